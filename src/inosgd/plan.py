@@ -1,0 +1,179 @@
+"""Plans: what every step will do, decided before training and public.
+
+`Terms` holds for one step: a sampling rate and a clipping threshold per owner and one noise scale. A `Phase`
+repeats terms for some steps; a `Plan` is a sequence of phases together with what it makes every owner spend.
+Plans hold no data and are JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from inosgd import _validate
+from inosgd._arrays import ArrayValue, FloatArray, IntArray, frozen_floats
+from inosgd.errors import InvalidArgumentError
+from inosgd.owners import OwnerTable
+
+PLAN_FORMAT = 1
+"""Raised when a field changes its meaning; adding a field with a default does not raise it."""
+
+LARGEST_THRESHOLD_RATIO = 1e6
+"""Up to this spread of thresholds, float64 keeps the sum's sensitivity within 1e-6 of each threshold."""
+
+
+@dataclass(frozen=True, eq=False)
+class Terms(ArrayValue):
+    """The terms of one step: q_n and C_n per owner, one noise scale sigma, and b = sum over n of q_n |D_n|.
+
+    Owner n's examples are included independently with probability ``sampling_rates[n]``; each moves the
+    weighted sum by at most ``clipping_thresholds[n]``; the sum is released with Gaussian noise of standard
+    deviation ``noise_scale`` in every coordinate, and divided by ``expected_batch_size``.
+    """
+
+    sampling_rates: FloatArray
+    clipping_thresholds: FloatArray
+    noise_scale: float
+    expected_batch_size: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sampling_rates", frozen_floats(self.sampling_rates))
+        object.__setattr__(self, "clipping_thresholds", frozen_floats(self.clipping_thresholds))
+        _validate.same_length(sampling_rates=self.sampling_rates, clipping_thresholds=self.clipping_thresholds)
+        _validate.closed_unit(sampling_rate=self.sampling_rates)
+        _validate.positive(clipping_threshold=self.clipping_thresholds)
+        _validate.non_negative(noise_scale=self.noise_scale)
+        _validate.finite_positive(expected_batch_size=self.expected_batch_size)
+        largest, smallest = self.clipping_thresholds.max(), self.clipping_thresholds.min()
+        if not (largest <= LARGEST_THRESHOLD_RATIO * smallest):
+            raise InvalidArgumentError(
+                f"clipping_thresholds from {smallest:g} to {largest:g}: keep them within a factor of "
+                f"{LARGEST_THRESHOLD_RATIO:g} of each other, so that rounding cannot break the bound"
+            )
+
+    @classmethod
+    def for_owners(
+        cls,
+        table: OwnerTable,
+        sampling_rates: FloatArray,
+        clipping_thresholds: FloatArray,
+        noise_scale: float,
+    ) -> Self:
+        """Terms whose expected batch size follows from the owners' sizes."""
+        expected = float(np.dot(sampling_rates, table.sizes))
+        return cls(sampling_rates, clipping_thresholds, noise_scale, expected)
+
+    def thresholds_of(self, owners: IntArray) -> FloatArray:
+        """The clipping threshold of each example, from the table row of its owner."""
+        thresholds: FloatArray = self.clipping_thresholds[owners]
+        return thresholds
+
+    def noise_multipliers(self) -> FloatArray:
+        """z_n = noise_scale / C_n, the only form in which accounting sees thresholds and noise."""
+        return self.noise_scale / self.clipping_thresholds
+
+    def to_json(self) -> dict[str, Any]:
+        """Columns as plain lists."""
+        return {
+            "sampling_rates": self.sampling_rates.tolist(),
+            "clipping_thresholds": self.clipping_thresholds.tolist(),
+            "noise_scale": self.noise_scale,
+            "expected_batch_size": self.expected_batch_size,
+        }
+
+
+@dataclass(frozen=True)
+class Phase:
+    """The same terms for a number of steps."""
+
+    steps: int
+    terms: Terms
+
+    def __post_init__(self) -> None:
+        _validate.whole(1, steps=self.steps)
+
+    def to_json(self) -> dict[str, Any]:
+        """The terms and the number of steps."""
+        return {"steps": self.steps, "terms": self.terms.to_json()}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        return cls(int(fields["steps"]), Terms(**fields["terms"]))
+
+
+@dataclass(frozen=True, eq=False)
+class Plan(ArrayValue):
+    """Phases for a table of owners, and what they make every owner spend.
+
+    Guarantee:
+        ``spent[n]`` is an upper bound, by ``accountant``, on the epsilon that all phases together cost each
+        of owner n's examples at ``table.deltas[n]``. A plan whose ``spent`` exceeds a budget is refused.
+    """
+
+    table: OwnerTable
+    phases: tuple[Phase, ...]
+    variant: str
+    accountant: str
+    spent: FloatArray
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "spent", frozen_floats(self.spent))
+        _validate.same_length(owners=self.table, spent=self.spent)
+        if not self.phases:
+            raise InvalidArgumentError("phases=(): give at least one phase")
+        for phase in self.phases:
+            _validate.same_length(owners=self.table, sampling_rates=phase.terms.sampling_rates)
+        over = ~(self.spent <= self.table.epsilons)
+        if over.any():
+            owner = int(np.argmax(over))
+            raise InvalidArgumentError(
+                f"spent={self.spent[owner]:g}: owner {self.table.names[owner]!r} allows only "
+                f"epsilon={self.table.epsilons[owner]:g}; plan fewer steps or more noise"
+            )
+
+    @property
+    def steps(self) -> int:
+        """The number of steps of all phases."""
+        return sum(phase.steps for phase in self.phases)
+
+    def at(self, step: int) -> Terms:
+        """The terms of ``step``, counted from 0."""
+        _validate.whole(0, step=step)
+        end = 0
+        for phase in self.phases:
+            end += phase.steps
+            if step < end:
+                return phase.terms
+        raise _validate.fail("step", step, f"the plan ends after {self.steps} steps")
+
+    def expected_threshold_sum(self, step: int = 0) -> float:
+        """The expected sum of thresholds in a batch, sum over n of q_n |D_n| C_n: a tail's natural unit."""
+        terms = self.at(step)
+        return float(np.dot(terms.sampling_rates * self.table.sizes, terms.clipping_thresholds))
+
+    def to_json(self) -> str:
+        """The plan as JSON text; `from_json` gives an equal plan back."""
+        fields = {
+            "format": PLAN_FORMAT,
+            "variant": self.variant,
+            "accountant": self.accountant,
+            "owners": self.table.to_json(),
+            "phases": [phase.to_json() for phase in self.phases],
+            "spent": self.spent.tolist(),
+        }
+        return json.dumps(fields, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The plan that `to_json` wrote."""
+        fields = json.loads(text)
+        if fields.get("format") != PLAN_FORMAT:
+            raise _validate.fail("format", fields.get("format"), f"this version reads plans of format {PLAN_FORMAT}")
+        phases = tuple(Phase.from_json(phase) for phase in fields["phases"])
+        table = OwnerTable.from_json(fields["owners"])
+        return cls(table, phases, fields["variant"], fields["accountant"], fields["spent"])

@@ -1,0 +1,21 @@
+"""Settings and helpers that all tests share."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Reproducible in CI, and machines may be slow: an example has no deadline.
+settings.register_profile("inosgd", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("inosgd")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _single_thread() -> None:
+    """One torch thread per test process: the suite already uses every core."""
+    import torch
+
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
