@@ -1,0 +1,90 @@
+"""Sources: repeatable where a seed is given, unpredictable and unshared where none is."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from inosgd.errors import InvalidArgumentError
+from inosgd.randomness import SecureSource, SeededSource, integers_below, uniforms
+
+
+def test_a_seed_repeats_and_has_no_default():
+    assert (SeededSource(1).words(100) == SeededSource(1).words(100)).all()
+    assert (SeededSource(1).words(100) != SeededSource(2).words(100)).any()
+    with pytest.raises(TypeError):
+        SeededSource()  # type: ignore[call-arg]
+    with pytest.raises(InvalidArgumentError, match="seed=-1"):
+        SeededSource(-1)
+
+
+def test_streams_do_not_disturb_each_other():
+    source = SeededSource(4)
+    noise = source.stream("noise")
+    source.stream("sampling").words(1000)
+    assert (noise.words(10) == SeededSource(4).stream("noise").words(10)).all()
+    assert (SeededSource(4).stream("noise").words(10) != SeededSource(4).stream("order").words(10)).any()
+    assert (SeededSource(4).stream("a").stream("b").words(4) != SeededSource(4).stream("ab").words(4)).any()
+
+
+def test_secure_sources_never_repeat():
+    drawn = [tuple(source.words(4)) for source in (SecureSource(), SecureSource(), SecureSource().stream("noise"))]
+    assert len(set(drawn)) == 3
+    assert "secure" in SecureSource().description
+
+
+def test_a_forked_process_takes_a_key_of_its_own():
+    source = SecureSource()
+    source.words(1)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writer, source.words(4).tobytes())
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = np.frombuffer(os.read(reader, 32), dtype=np.uint64)
+    os.close(reader), os.close(writer)
+    assert (theirs != source.words(4)).all()
+
+
+def test_keys_are_replaced(monkeypatch):
+    monkeypatch.setattr(SecureSource, "BYTES_PER_KEY", 64)
+    source = SecureSource()
+    source.words(8)
+    before = source._keystream
+    source.words(8)
+    assert source._keystream is not before
+
+
+@pytest.mark.parametrize("source", [SeededSource(0), SecureSource()], ids=["seeded", "secure"])
+def test_uniforms_are_uniform_and_open(source):
+    drawn = uniforms(source, 200_000)
+    assert 0 < drawn.min()
+    assert drawn.max() < 1
+    assert stats.kstest(drawn, "uniform").pvalue > 1e-6
+
+
+def test_the_uniformity_test_has_power():
+    """A bias of two percent is caught."""
+    skewed = uniforms(SeededSource(0), 200_000) ** 1.02
+    assert stats.kstest(skewed, "uniform").pvalue < 1e-6
+
+
+@pytest.mark.parametrize("bound", [1, 2, 3, 10, 2**40, 2**63 - 1])
+def test_integers_stay_below_their_bound(bound):
+    drawn = integers_below(SeededSource(0), np.full(1000, bound))
+    assert drawn.min() >= 0
+    assert drawn.max() < bound
+
+
+def test_integers_are_uniform_also_where_words_must_be_drawn_again():
+    """With bound 2^63 + 2^62 + ... a quarter of the words would favour small residues; here: 3 x 2^61."""
+    bound = 3 * 2**61
+    drawn = integers_below(SeededSource(0), np.full(30_000, bound))
+    counts = np.histogram(drawn, bins=12, range=(0, bound))[0]
+    assert stats.chisquare(counts).pvalue > 1e-4
+    biased = (SeededSource(0).words(30_000) % np.uint64(bound)).astype(np.int64)
+    assert stats.chisquare(np.histogram(biased, bins=12, range=(0, bound))[0]).pvalue < 1e-4
