@@ -1,0 +1,113 @@
+"""INO-SGM, the individualized noisy ordered sampled Gaussian mechanism (Thm. 3.4): no model needed.
+
+Any vectors with per-owner bounds and scores go in, a noisy weighted sum comes out. Training is one use of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from inosgd import _validate
+from inosgd._arrays import FloatArray
+from inosgd.clipping import Clipping, FlatClipping
+from inosgd.importance import Tail, importance_weights
+from inosgd.noise import gaussian
+from inosgd.order import DESCENDING_LOSS, Candidates, Order
+from inosgd.owners import Owners
+from inosgd.plan import Terms
+from inosgd.randomness import RandomSource
+from inosgd.sampling import PoissonSampler
+
+
+@dataclass(frozen=True, eq=False)
+class BoundedSum:
+    """A sum that knows how far one example can move it.
+
+    Guarantee:
+        Adding or removing an example of owner n moves ``value`` by at most ``sensitivity[n]`` in the 2-norm.
+
+    ``value`` is sensitive until `release` has added noise to it.
+    """
+
+    value: torch.Tensor
+    sensitivity: FloatArray
+
+
+def release(total: BoundedSum, noise_scale: float, source: RandomSource) -> torch.Tensor:
+    """The sum with independent Gaussian noise of standard deviation ``noise_scale`` in every coordinate.
+
+    Guarantee:
+        For owner n, whose examples were sampled with rate q_n, the release is a sampled Gaussian mechanism with
+        noise multiplier noise_scale / total.sensitivity[n]. Record it in a ledger before calling this.
+    """
+    noise = gaussian(source, total.value.numel(), noise_scale)
+    return total.value + noise.to(total.value)
+
+
+def ordered_sum(
+    vectors: torch.Tensor,
+    candidates: Candidates,
+    thresholds: FloatArray,
+    source: RandomSource,
+    *,
+    tail: Tail | None,
+    order: Order = DESCENDING_LOSS,
+    clipping: Clipping | None = None,
+) -> torch.Tensor:
+    """The weighted sum of clipped vectors, sum_k rho_k g_k: everything of a release but its noise.
+
+    Guarantee:
+        Adding one vector with threshold C to the batch moves the sum by at most C (1 + 1e-6).
+    """
+    _validate.same_length(vectors=vectors, candidates=candidates, thresholds=thresholds)
+    weights = importance_weights(tail, thresholds, order.ranking(candidates, source))
+    factors = (clipping or FlatClipping()).factors(candidates.grad_norms, thresholds)
+    return combine(vectors, weights * factors)
+
+
+def combine(vectors: torch.Tensor, coefficients: FloatArray) -> torch.Tensor:
+    """sum_i coefficients[i] vectors[i]; a vector with coefficient 0 is absent, whatever it holds (NaN too)."""
+    present = np.flatnonzero(coefficients)
+    scales = torch.from_numpy(coefficients[present]).to(vectors)
+    return scales @ vectors[torch.from_numpy(present).to(vectors.device)]
+
+
+def ino_sgm(
+    vectors: torch.Tensor,
+    scores: FloatArray,
+    owners: Owners,
+    terms: Terms,
+    source: RandomSource,
+    *,
+    tail: Tail | None,
+) -> torch.Tensor:
+    """One noisy, weighted sum of a Poisson sample of ``vectors``, the highest scores first.
+
+    Args:
+        vectors: One row per example; rows longer than their owner's threshold are clipped to it.
+        scores: One score per example, a function of that example and of public values alone.
+        owners: Whose row each example is.
+        terms: Sampling rates and thresholds (bounds) per owner, and the noise scale.
+        source: Randomness for the sample, the order and the noise.
+        tail: The tail importance function, or None for the plain sampled Gaussian mechanism.
+
+    Guarantee:
+        One call is, for each example of owner n, a sampled Gaussian mechanism with rate
+        ``terms.sampling_rates[n]`` and noise multiplier ``terms.noise_scale / terms.clipping_thresholds[n]``.
+    """
+    _validate.same_length(vectors=vectors, scores=scores, owners=owners)
+    batch = PoissonSampler(terms.sampling_rates, owners.assignment).draw(source)
+    rows = owners.of(batch)
+    chosen = vectors[torch.from_numpy(batch)]
+    candidates = Candidates(batch, owners.table.privacy_ranks[rows], scores[batch], row_norms(chosen))
+    total = ordered_sum(chosen, candidates, terms.thresholds_of(rows), source, tail=tail)
+    return release(BoundedSum(total, terms.clipping_thresholds), terms.noise_scale, source)
+
+
+def row_norms(vectors: torch.Tensor) -> FloatArray:
+    """The 2-norm of every row, accumulated in float64."""
+    norms: FloatArray = torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64).cpu().numpy()
+    return norms
