@@ -1,0 +1,107 @@
+"""The interface of gradient engines: what a training step asks of per-example gradients.
+
+A step needs each example's loss and gradient norm, and then one weighted sum of the gradients; it never needs
+the gradients themselves. An engine is used inside a ``with`` block, after which nothing of it is left on the
+model:
+
+    with engine.on(model, losses, examples) as gradients:
+        measured = gradients.measure()
+        total = gradients.weighted_sum(coefficients)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from inosgd._arrays import BoolArray, FloatArray
+from inosgd.errors import InvalidArgumentError
+
+Examples = Any
+"""A tensor, or a tuple, list or dictionary of them; the first dimension of each counts the examples."""
+
+ExampleLosses = Callable[[nn.Module, Examples], torch.Tensor]
+"""From a model and a batch to one loss per example; an example's loss depends on that example alone."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """The loss and the gradient norm of each example of a batch, in float64. Sensitive."""
+
+    losses: FloatArray
+    grad_norms: FloatArray
+
+    @property
+    def not_finite(self) -> BoolArray:
+        """Which examples have a gradient with NaN or infinity in it: they count as zero."""
+        return ~np.isfinite(self.grad_norms)
+
+
+class BatchGradients(Protocol):
+    """The per-example gradients of one batch, with respect to all trainable parameters."""
+
+    def measure(self) -> Measured:
+        """Each example's loss and the 2-norm of its gradient over all trainable parameters."""
+
+    def weighted_sum(self, coefficients: FloatArray) -> torch.Tensor:
+        """sum_i coefficients[i] g_i, flat, in the order of `trainable_parameters`.
+
+        An example with coefficient 0 contributes exactly nothing, even if its gradient holds NaN.
+        """
+
+
+class GradientEngine(Protocol):
+    """A way to compute `BatchGradients`. Engines differ in cost, never in result."""
+
+    def on(self, model: nn.Module, losses: ExampleLosses, examples: Examples) -> AbstractContextManager[BatchGradients]:
+        """The gradients of ``losses`` at ``model`` for a batch of ``examples``, possibly an empty one."""
+
+
+def supervised(loss: Callable[..., torch.Tensor]) -> ExampleLosses:
+    """Losses for ``(inputs, targets)`` batches, from a function such as ``torch.nn.functional.cross_entropy``.
+
+    ``loss`` is called as ``loss(model(inputs), targets, reduction="none")``; what it returns beyond the first
+    dimension (a loss per token, say) is averaged within each example.
+    """
+
+    def losses(model: nn.Module, examples: Examples) -> torch.Tensor:
+        inputs, targets = examples
+        values = loss(model(inputs), targets, reduction="none")
+        return values.flatten(1).mean(1) if values.dim() > 1 else values
+
+    return losses
+
+
+def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that require gradients, by name, in the model's order, each once."""
+    found = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if not found:
+        raise InvalidArgumentError("model: none of its parameters requires a gradient; unfreeze what should be trained")
+    return found
+
+
+def count_examples(examples: Examples) -> int:
+    """The number of examples in a batch; all tensors of the batch must agree on it."""
+    lengths = {len(leaf) for leaf in pytree.tree_leaves(examples) if isinstance(leaf, torch.Tensor)}
+    if len(lengths) != 1:
+        raise InvalidArgumentError(
+            f"examples: its tensors have first dimensions {sorted(lengths)}; give every tensor one row per example"
+        )
+    return int(lengths.pop())
+
+
+def check_losses(losses: torch.Tensor, count: int) -> torch.Tensor:
+    """``losses`` if it holds one floating-point number per example; an error otherwise."""
+    if losses.shape != (count,) or not losses.is_floating_point():
+        raise InvalidArgumentError(
+            f"losses of shape {tuple(losses.shape)} and type {losses.dtype} for {count} examples: return one "
+            "floating-point loss per example (reduction='none'), not their mean"
+        )
+    return losses

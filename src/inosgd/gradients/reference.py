@@ -1,0 +1,94 @@
+"""The reference engine: one gradient per example by ``torch.func``. Slow, hungry, and short enough to trust.
+
+Every faster engine is tested against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.func import functional_call, grad_and_value, vmap
+from torch.utils import _pytree as pytree
+
+from inosgd._arrays import FloatArray
+from inosgd.gradients.engine import (
+    ExampleLosses,
+    Examples,
+    Measured,
+    check_losses,
+    count_examples,
+    trainable_parameters,
+)
+from inosgd.mechanism import combine, row_norms
+
+
+@dataclass(frozen=True)
+class ReferenceEngine:
+    """Materialises the gradient of every example by vmap; memory grows with examples times parameters.
+
+    Attributes:
+        chunk_size: How many examples vmap handles at once; None for all.
+    """
+
+    chunk_size: int | None = None
+
+    @contextmanager
+    def on(self, model: nn.Module, losses: ExampleLosses, examples: Examples) -> Iterator[_ReferenceGradients]:
+        """See `GradientEngine.on`. Nothing is written onto the model at any time."""
+        count = count_examples(examples)
+        if count == 0:
+            yield _empty(model)
+            return
+        values, gradients = _per_example(model, losses, examples, self.chunk_size)
+        yield _ReferenceGradients(check_losses(values, count), gradients)
+
+
+@dataclass(frozen=True, eq=False)
+class _ReferenceGradients:
+    losses: torch.Tensor
+    gradients: torch.Tensor
+
+    def measure(self) -> Measured:
+        return Measured(self.losses.double().cpu().numpy(), row_norms(self.gradients))
+
+    def weighted_sum(self, coefficients: FloatArray) -> torch.Tensor:
+        return combine(self.gradients, coefficients)
+
+
+class _LossModule(nn.Module):
+    """The model and its loss as one module, so that ``functional_call`` reaches every use of the model."""
+
+    def __init__(self, model: nn.Module, losses: ExampleLosses) -> None:
+        super().__init__()
+        self.model = model
+        self._losses = losses
+
+    def forward(self, examples: Examples) -> torch.Tensor:
+        return self._losses(self.model, examples)
+
+
+def _per_example(
+    model: nn.Module, losses: ExampleLosses, examples: Examples, chunk_size: int | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One loss per example, and one row per example of all trainable gradients side by side."""
+    module = _LossModule(model, losses)
+    parameters = {f"model.{name}": value.detach() for name, value in trainable_parameters(model).items()}
+
+    def loss(values: dict[str, torch.Tensor], example: Examples) -> torch.Tensor:
+        batch_of_one = pytree.tree_map(lambda leaf: leaf.unsqueeze(0), example)
+        result: torch.Tensor = functional_call(module, values, (batch_of_one,))
+        return check_losses(result, 1).squeeze(0)
+
+    per_example = vmap(grad_and_value(loss), in_dims=(None, 0), randomness="different", chunk_size=chunk_size)
+    gradients, values = per_example(parameters, examples)
+    return values.detach(), torch.cat([gradients[name].flatten(1) for name in parameters], dim=1)
+
+
+def _empty(model: nn.Module) -> _ReferenceGradients:
+    parameters = list(trainable_parameters(model).values())
+    width = sum(parameter.numel() for parameter in parameters)
+    return _ReferenceGradients(parameters[0].new_zeros(0), parameters[0].new_zeros(0, width))
