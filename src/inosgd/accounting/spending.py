@@ -1,0 +1,88 @@
+"""Spending: from what was released to the epsilon that each owner has spent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from inosgd._arrays import FloatArray
+from inosgd.accounting.privacy_loss import SampledGaussian, compose
+from inosgd.accounting.renyi import RENYI_ORDERS, epsilon_from_renyi, renyi_divergences
+from inosgd.errors import InvalidArgumentError
+from inosgd.plan import Phase
+
+ACCOUNTANTS = ("pld", "rdp")
+"""Privacy-loss distributions, tight and the default; Rényi divergences, the paper's."""
+
+
+class Exposures(NamedTuple):
+    """Steps of the sampled Gaussian mechanism for several owners: a rate and a noise multiplier for each."""
+
+    sampling_rates: FloatArray
+    noise_multipliers: FloatArray
+    steps: int
+
+
+def epsilons_spent(phases: Sequence[Phase], deltas: FloatArray, accountant: str) -> FloatArray:
+    """The epsilon that ``phases`` together cost each owner's examples, at the owner's delta.
+
+    Guarantee:
+        An upper bound: under these phases each example of owner n has (epsilon[n], deltas[n])-differential
+        privacy for the addition or removal of that example.
+    """
+    exposures = [
+        Exposures(phase.terms.sampling_rates, phase.terms.noise_multipliers(), phase.steps) for phase in phases
+    ]
+    return epsilons(exposures, deltas, accountant)
+
+
+def epsilons(exposures: Sequence[Exposures], deltas: FloatArray, accountant: str) -> FloatArray:
+    """The epsilon of each owner's composed exposures at its delta; an upper bound.
+
+    Owners with equal exposures are computed once. An owner that is sampled without noise has spent infinity.
+    """
+    if accountant not in ACCOUNTANTS:
+        raise InvalidArgumentError(f"accountant={accountant!r}: choose one of {', '.join(ACCOUNTANTS)}")
+    if not exposures:
+        return np.zeros(len(deltas))
+    columns = [column for exposure in exposures for column in exposure[:2]]
+    rows, owner_rows = _distinct_rows(np.column_stack(columns))
+    steps = [exposure.steps for exposure in exposures]
+    spent = np.full(len(deltas), np.inf)
+    bare = ((rows[:, 0::2] > 0) & (rows[:, 1::2] == 0)).any(axis=1)
+    covered = ~bare[owner_rows]
+    core = _by_privacy_loss if accountant == "pld" else _by_renyi
+    spent[covered] = core(rows, steps, owner_rows[covered], deltas[covered])
+    return spent
+
+
+def _by_renyi(
+    rows: FloatArray, steps: Sequence[int], owner_rows: np.typing.NDArray[np.intp], deltas: FloatArray
+) -> FloatArray:
+    used, position = np.unique(owner_rows, return_inverse=True)
+    divergences = np.zeros((len(used), len(RENYI_ORDERS)))
+    for phase, count in enumerate(steps):
+        rates, multipliers = rows[used, 2 * phase], rows[used, 2 * phase + 1]
+        divergences += count * renyi_divergences(rates, np.where(rates > 0, multipliers, np.inf))
+    return epsilon_from_renyi(divergences[position], RENYI_ORDERS, deltas)[0]
+
+
+def _by_privacy_loss(
+    rows: FloatArray, steps: Sequence[int], owner_rows: np.typing.NDArray[np.intp], deltas: FloatArray
+) -> FloatArray:
+    spent = np.empty(len(deltas))
+    by_row = np.argsort(owner_rows, kind="stable")
+    starts = np.flatnonzero(np.diff(owner_rows[by_row], prepend=-1))
+    for members in np.split(by_row, starts[1:]) if len(by_row) else []:
+        row = rows[owner_rows[members[0]]].tolist()
+        phases = zip(row[0::2], row[1::2], steps, strict=True)
+        profile = compose([SampledGaussian(rate, z, count) for rate, z, count in phases if rate > 0])
+        spent[members] = profile.epsilon(deltas[members])
+    return spent
+
+
+def _distinct_rows(table: FloatArray) -> tuple[FloatArray, np.typing.NDArray[np.intp]]:
+    distinct, inverse = np.unique(table, axis=0, return_inverse=True)
+    return distinct, inverse.reshape(-1)
