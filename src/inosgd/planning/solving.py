@@ -1,0 +1,205 @@
+"""Solving: the largest rate, or the smallest noise multiplier, that each budget allows.
+
+Guesses come from the central limit theorem for privacy (Dong, Roth and Su 2022; Bu et al. 2020): T steps at rate
+q and noise multiplier z are nearly a Gaussian mechanism with
+
+    mu = q sqrt(T (exp(1 / z^2) - 1)),
+
+and (epsilon, delta) determines the mu it allows. Guesses are only guesses: every result is evaluated by the
+accountant and lies on the private side of its budget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from scipy.interpolate import PchipInterpolator
+from scipy.special import log_ndtr, ndtr
+
+from inosgd._arrays import FloatArray, IntArray
+from inosgd.accounting import Exposures, epsilons
+from inosgd.errors import InfeasibleError
+from inosgd.planning.classes import BudgetClasses
+
+CLOSEST = 5e-4
+FARTHEST = 1.5e-3
+"""A solved epsilon lies between (1 - FARTHEST) and (1 - CLOSEST) times its budget.
+
+The gap to the budget leaves room for the reference accountant, whose grid or orders differ from ours.
+"""
+
+SMALLEST_MULTIPLIER = 0.1
+LARGEST_MULTIPLIER = 1e7
+SMALLEST_RATE = 1e-12
+ANCHORS = 24
+MOST_ITERATIONS = 60
+NARROWEST = 1e-9
+
+Evaluate = Callable[[FloatArray, IntArray], FloatArray]
+"""From knobs x and the classes they belong to, to epsilons; non-decreasing in x."""
+
+
+def solve_multipliers(classes: BudgetClasses, rates: FloatArray, steps: int, accountant: str) -> FloatArray:
+    """The smallest noise multiplier that each class allows at its rate, to the private side.
+
+    Guarantee:
+        By ``accountant``, ``steps`` steps at (rates[k], result[k]) cost at most epsilons[k] at deltas[k].
+    """
+
+    def evaluate(knobs: FloatArray, which: IntArray) -> FloatArray:
+        exposures = Exposures(rates[which], np.exp(-knobs), steps)
+        return epsilons([exposures], classes.deltas[which], accountant)
+
+    guess = -np.log(guess_multipliers(gaussian_mu(classes.epsilons, classes.deltas), rates, steps))
+    lowest, highest = -np.log(LARGEST_MULTIPLIER), -np.log(SMALLEST_MULTIPLIER)
+    knobs = _solve_all(evaluate, classes, np.clip(guess, lowest, highest), lowest, highest)
+    return np.exp(-knobs)
+
+
+def solve_rates(
+    classes: BudgetClasses, multiplier: float, steps: int, accountant: str, guess: FloatArray | None = None
+) -> FloatArray:
+    """The largest rate, at most 1, that each class allows at a common noise multiplier, to the private side.
+
+    Guarantee:
+        By ``accountant``, ``steps`` steps at (result[k], multiplier) cost at most epsilons[k] at deltas[k].
+    """
+
+    def evaluate(knobs: FloatArray, which: IntArray) -> FloatArray:
+        exposures = Exposures(np.exp(knobs), np.full(len(knobs), multiplier), steps)
+        return epsilons([exposures], classes.deltas[which], accountant)
+
+    if guess is None:
+        guess = guess_rates(gaussian_mu(classes.epsilons, classes.deltas), multiplier, steps)
+    knobs = np.log(np.clip(guess, SMALLEST_RATE, 1.0))
+    return np.exp(_solve_all(evaluate, classes, knobs, np.log(SMALLEST_RATE), 0.0))
+
+
+def gaussian_mu(epsilon: FloatArray, delta: FloatArray) -> FloatArray:
+    """The mu whose Gaussian mechanism N(mu, 1) against N(0, 1) has exactly these (epsilon, delta).
+
+    delta = Phi(mu / 2 - epsilon / mu) - exp(epsilon) Phi(-mu / 2 - epsilon / mu), solved by bisection.
+
+    >>> float(np.round(gaussian_mu(np.array([1.0]), np.array([1e-5]))[0], 3))
+    0.268
+    """
+    low, high = np.full(np.shape(epsilon), -20.0), np.full(np.shape(epsilon), 8.0)
+    for _ in range(60):
+        middle = (low + high) / 2
+        mu = np.exp(middle)
+        reached = ndtr(mu / 2 - epsilon / mu) - np.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu))
+        low, high = np.where(reached <= delta, middle, low), np.where(reached <= delta, high, middle)
+    solved: FloatArray = np.exp(low)
+    return solved
+
+
+def guess_multipliers(mu: FloatArray, rates: FloatArray, steps: int) -> FloatArray:
+    """The z of the central limit for given mu and q."""
+    guess: FloatArray = 1 / np.sqrt(np.log1p(mu**2 / (steps * rates**2)))
+    return guess
+
+
+def guess_rates(mu: FloatArray, multiplier: float, steps: int) -> FloatArray:
+    """The q of the central limit for given mu and z, possibly above 1."""
+    with np.errstate(over="ignore"):
+        guess: FloatArray = mu / np.sqrt(steps * np.expm1(1 / multiplier**2))
+    return guess
+
+
+def anchors_of(classes: BudgetClasses) -> IntArray:
+    """A few classes of each delta, from the strictest to the most liberal."""
+    chosen = []
+    for delta in np.unique(classes.deltas):
+        members = np.flatnonzero(classes.deltas == delta)
+        chosen.append(members[np.unique(np.linspace(0, len(members) - 1, ANCHORS).astype(np.int64))])
+    return np.sort(np.concatenate(chosen))
+
+
+def spread_from_anchors(classes: BudgetClasses, anchors: IntArray, values: FloatArray) -> FloatArray:
+    """Values at the anchors, interpolated in log epsilon to all classes of the same delta."""
+    spread = np.empty(len(classes))
+    log_budgets = np.log(classes.epsilons)
+    for delta in np.unique(classes.deltas):
+        members = np.flatnonzero(classes.deltas == delta)
+        known = classes.deltas[anchors] == delta
+        knots, heights = log_budgets[anchors[known]], values[known]
+        smooth = PchipInterpolator(knots, heights) if len(knots) > 1 else lambda _, only=heights[0]: only
+        spread[members] = smooth(log_budgets[members])
+    return spread
+
+
+def _solve_all(
+    evaluate: Evaluate, classes: BudgetClasses, guess: FloatArray, lowest: float, highest: float
+) -> FloatArray:
+    """Solve the anchors first and let their corrections improve the other guesses."""
+    anchors = anchors_of(classes)
+    solved = _solve(evaluate, classes, anchors, guess[anchors], lowest, highest)
+    knobs = np.clip(guess + spread_from_anchors(classes, anchors, solved - guess[anchors]), lowest, highest)
+    knobs[anchors] = solved
+    others = np.setdiff1d(np.arange(len(classes)), anchors)
+    if len(others):
+        knobs[others] = _solve(evaluate, classes, others, knobs[others], lowest, highest)
+    return knobs
+
+
+def _solve(
+    evaluate: Evaluate, classes: BudgetClasses, which: IntArray, start: FloatArray, lowest: float, highest: float
+) -> FloatArray:
+    """A secant method on log epsilon against the knob, each class within its own shrinking bracket.
+
+    Where the accountant's curve jumps (Rényi bounds fall to 0 at once), no knob comes close to the budget from
+    below, and the largest knob found within it is the result.
+    """
+    knobs, active = start.copy(), np.arange(len(which))
+    low, high = np.full(len(which), lowest), np.full(len(which), highest)
+    within = np.full(len(which), np.nan)
+    last_knob, last_excess = np.full(len(which), np.nan), np.full(len(which), np.nan)
+    aim = np.log(classes.epsilons[which] * (1 - (CLOSEST + FARTHEST) / 2))
+    tolerance = (FARTHEST - CLOSEST) / 2
+    for iteration in range(MOST_ITERATIONS):
+        knob = knobs[active]
+        excess = _log_excess(evaluate(knob, which[active]), aim[active])
+        under = excess < 0
+        within[active] = np.where(excess <= tolerance, knob, within[active])
+        low[active], high[active] = np.where(under, knob, low[active]), np.where(under, high[active], knob)
+        settled = (np.abs(excess) <= tolerance) | (under & (knob >= highest)) | (high - low < NARROWEST)[active]
+        proposal = _secant(knob, excess, last_knob[active], last_excess[active])
+        # Secants creep towards a jump from one side; after a few of them every other step halves the bracket.
+        halving = iteration >= 6 and iteration % 2 == 0
+        knobs[active] = _inside(np.where(halving, np.nan, proposal), low[active], high[active], highest)
+        last_knob[active], last_excess[active] = knob, excess
+        active = active[~settled]
+        if not len(active):
+            break
+    if np.isnan(within).any():
+        raise _infeasible(classes, which[np.flatnonzero(np.isnan(within))[0]])
+    return within
+
+
+def _inside(proposal: FloatArray, low: FloatArray, high: FloatArray, highest: float) -> FloatArray:
+    """The proposal if it lies in its bracket; the end of the range before it is approached by halving."""
+    middle = np.where((proposal >= high) & (high == highest), highest, (low + high) / 2)
+    return np.where((proposal > low) & (proposal < high), proposal, middle)
+
+
+def _log_excess(reached: FloatArray, aim: FloatArray) -> FloatArray:
+    with np.errstate(divide="ignore"):
+        return np.clip(np.log(reached) - aim, -30.0, 30.0)
+
+
+def _secant(knob: FloatArray, excess: FloatArray, last_knob: FloatArray, last_excess: FloatArray) -> FloatArray:
+    """The next knob; while there is no earlier point, or no useful one, epsilon is taken to grow as knob^1.5."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slope = (excess - last_excess) / (knob - last_knob)
+    slope = np.where(np.isfinite(slope) & (slope > 0.05) & (slope < 50), slope, 1.5)
+    return knob - np.clip(excess / slope, -3.0, 3.0)
+
+
+def _infeasible(classes: BudgetClasses, index: int) -> InfeasibleError:
+    name, epsilon, delta = classes.names[index], classes.epsilons[index], classes.deltas[index]
+    return InfeasibleError(
+        f"owner {name!r}: no plan of this kind keeps epsilon={epsilon:g} at delta={delta:g}; plan fewer steps, a "
+        "larger noise scale or a smaller batch, or ask for a larger budget",
+        owner=name,
+    )

@@ -1,0 +1,233 @@
+"""Plans use every budget nearly whole and never exceed it, by an accountant that shares no code with ours."""
+
+from __future__ import annotations
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inosgd import Fairness, InfeasibleError, InvalidArgumentError, OwnerTable, make_plan
+from inosgd.planning import VARIANTS, planner, reference_spent, verify_plan
+from inosgd.planning.planner import signals, widest_angle
+
+MNIST = OwnerTable(("strict", "liberal"), [0.1, 1.0], [1e-5, 1e-5], [30596, 29404])
+LARGEST_SLACK = 0.006
+
+
+def table(epsilons, sizes=None, delta=1e-5) -> OwnerTable:
+    count = len(epsilons)
+    sizes = [100] * count if sizes is None else sizes
+    return OwnerTable(tuple(f"owner {i}" for i in range(count)), epsilons, np.full(count, delta), sizes)
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "pld"])
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variant_keeps_budgets_and_hits_its_targets(variant, accountant):
+    owners = table([0.5, 2.0, 8.0], sizes=[400, 300, 300])
+    plan = make_plan(
+        owners, steps=150, variant=variant, expected_batch_size=64, clipping_threshold=0.7, accountant=accountant
+    )
+    terms = plan.at(0)
+    assert terms.expected_batch_size == pytest.approx(64, rel=2e-3)
+    assert np.average(terms.clipping_thresholds, weights=owners.sizes) == pytest.approx(0.7, rel=1e-6)
+    assert (plan.spent <= owners.epsilons).all()
+    for owner in range(3):
+        assert min(reference_spent(plan, owner, name) for name in ("rdp", "pld")) <= owners.epsilons[owner]
+    if variant in ("sample", "scale", "both"):
+        assert (plan.spent >= owners.epsilons * (1 - LARGEST_SLACK)).all()
+    assert plan.spent[0] >= 0.5 * (1 - LARGEST_SLACK)
+
+
+def test_verification_would_catch_a_plan_that_spends_too_much():
+    plan = make_plan(MNIST, steps=100, variant="scale", expected_batch_size=512, clipping_threshold=1.0)
+    greedy = plan.at(0).clipping_thresholds * 1.01
+    terms = planner.Terms.for_owners(MNIST, plan.at(0).sampling_rates, greedy, plan.at(0).noise_scale)
+    broken = planner.Plan(MNIST, (planner.Phase(100, terms),), "scale", "pld", plan.spent)
+    with pytest.raises(InfeasibleError, match="the plan is withdrawn"):
+        verify_plan(broken)
+
+
+def test_the_papers_four_numbers():
+    """App. C.1.1; by RDP three of the four are the paper's. 3.29 is the curve of q = 0.02, not of q = 0.05."""
+    sample = {"steps": 1000, "variant": "sample", "clipping_threshold": 1.0, "noise_scale": 4.0}
+    scale = {"steps": 1000, "variant": "scale", "expected_batch_size": 0.05 * 200, "noise_scale": 4.0}
+    expected = {"rdp": (0.1934, 0.01892, 1.5894, 0.3278), "pld": (0.20609, 0.02065, 1.7007, 0.3574)}
+    for accountant, (rate_8, rate_06, threshold_3, threshold_05) in expected.items():
+        rates = make_plan(table([8.0, 0.6]), accountant=accountant, **sample).at(0).sampling_rates
+        thresholds = make_plan(table([3.0, 0.5]), accountant=accountant, **scale).at(0).clipping_thresholds
+        np.testing.assert_allclose(rates, [rate_8, rate_06], rtol=2.5e-3)
+        np.testing.assert_allclose(thresholds, [threshold_3, threshold_05], rtol=2.5e-3)
+    narrower = scale | {"expected_batch_size": 0.02 * 200}
+    assert make_plan(table([3.0]), accountant="rdp", **(narrower | {"expected_batch_size": 2.0})).at(
+        0
+    ).clipping_thresholds[0] == pytest.approx(3.2887, rel=2.5e-3)
+
+
+def test_tight_accounting_doubles_the_strict_owners_rate():
+    """PRIVACY.md: MNIST .1 / 1, batch 512, 1,000 steps: +116% for the strict owner, +9% for the liberal one."""
+    settings = {"steps": 1000, "expected_batch_size": 512, "clipping_threshold": 1.0, "variant": "sample"}
+    noise_scale = make_plan(MNIST, accountant="rdp", **settings).at(0).noise_scale
+    same_noise = {"steps": 1000, "variant": "sample", "clipping_threshold": 1.0, "noise_scale": noise_scale}
+    by_rdp = make_plan(MNIST, accountant="rdp", **same_noise).at(0).sampling_rates
+    by_pld = make_plan(MNIST, accountant="pld", **same_noise).at(0).sampling_rates
+    assert by_pld[0] / by_rdp[0] > 2.0
+    assert by_pld[1] / by_rdp[1] == pytest.approx(1.09, abs=0.02)
+
+
+def test_signals_of_the_mnist_study():
+    """UTILITY.md, by RDP: SCALE gives 28.2 and 187; a fair plan keeps the strict signal and cuts the ratio to 2."""
+    settings = {"steps": 1000, "expected_batch_size": 512, "clipping_threshold": 1.0, "accountant": "rdp"}
+    scale = signals(make_plan(MNIST, variant="scale", **settings))
+    np.testing.assert_allclose(scale, [28.2, 187], rtol=0.02)
+    fair = make_plan(MNIST, variant="fair", **settings)
+    assert signals(fair)[0] >= scale[0]
+    assert signals(fair)[1] / signals(fair)[0] == pytest.approx(2 * 29404 / 30596, rel=1e-3)
+    assert fair.spent[1] < 0.95  # what it is capped at stays unspent
+    assert widest_angle(fair) == pytest.approx(math.degrees(math.acos(-1 / (2 * 29404 / 30596))), abs=0.1)
+
+
+budgets = st.lists(st.floats(0.05, 12.0), min_size=1, max_size=6)
+
+
+@given(
+    epsilons=budgets,
+    steps=st.integers(1, 3000),
+    share=st.floats(0.002, 0.6),
+    variant=st.sampled_from(list(VARIANTS)),
+    accountant=st.sampled_from(["pld", "rdp"]),
+    delta=st.sampled_from([1e-4, 1e-5, 1e-7]),
+)
+@settings(max_examples=40)
+def test_random_problems_are_within_budget_by_a_fresh_accountant(epsilons, steps, share, variant, accountant, delta):
+    owners = table(epsilons, delta=delta, sizes=[200] * len(epsilons))
+    plan = make_plan(
+        owners,
+        steps=steps,
+        variant=variant,
+        expected_batch_size=share * 200 * len(epsilons),
+        clipping_threshold=1.0,
+        accountant=accountant,
+    )
+    assert (plan.spent <= owners.epsilons).all()
+    strictest = int(np.argmin(owners.epsilons))
+    bounded = plan.at(0).noise_multipliers()[strictest] < 0.11 or plan.at(0).sampling_rates[strictest] == 1
+    if accountant == "pld" and not bounded:
+        assert plan.spent[strictest] >= owners.epsilons[strictest] * (1 - LARGEST_SLACK)
+
+
+@given(epsilons=st.lists(st.floats(0.1, 10.0), min_size=2, max_size=8, unique=True), steps=st.sampled_from([10, 300]))
+@settings(max_examples=10)
+def test_a_larger_budget_never_gets_less(epsilons, steps):
+    owners = table(sorted(epsilons))
+    settings = {"steps": steps, "expected_batch_size": 0.1 * 100 * len(epsilons), "clipping_threshold": 1.0}
+    rates = make_plan(owners, variant="sample", verify=False, **settings).at(0).sampling_rates
+    thresholds = make_plan(owners, variant="scale", verify=False, **settings).at(0).clipping_thresholds
+    assert (np.diff(rates) >= 0).all()
+    assert (np.diff(thresholds) >= 0).all()
+    for exponent in (0.0, 1.0, 8.0, math.inf):
+        fair = make_plan(owners, variant="fair", verify=False, fairness=Fairness(exponent, math.inf), **settings)
+        assert (np.diff(signals(fair)) >= -1e-9 * signals(fair)[1:]).all()
+
+
+@pytest.mark.parametrize("exponent", [0.0, 1.0, 8.0])
+def test_fair_rates_maximise_the_stated_objective(exponent):
+    """Against a brute-force search over shares for two owners, with the same central-limit signal."""
+    from inosgd.planning.shares import fair_rates
+    from inosgd.planning.solving import gaussian_mu, guess_multipliers
+
+    mu, records, steps, batch = gaussian_mu(np.array([0.5, 5.0]), np.full(2, 1e-5)), np.array([600, 400]), 200, 100.0
+
+    def objective(strict_rate: float) -> float:
+        rates = np.array([strict_rate, (batch - 600 * strict_rate) / 400])
+        signal = rates / guess_multipliers(mu, rates, steps)
+        value = np.log(signal) if exponent == 1 else signal ** (1 - exponent) / (1 - exponent)
+        return float(records @ value)
+
+    candidates = np.linspace(0.001, batch / 600 - 0.001, 4001)
+    best = candidates[np.argmax([objective(rate) for rate in candidates])]
+    rates = fair_rates(mu, records, steps, batch, exponent)
+    assert rates @ records == pytest.approx(batch)
+    assert objective(rates[0]) >= objective(best) - 1e-6 * abs(objective(best))
+
+
+def test_the_exponent_runs_from_total_signal_to_equal_signals():
+    settings = {"steps": 200, "expected_batch_size": 60, "clipping_threshold": 1.0, "variant": "fair"}
+    ratios = []
+    for exponent in (0.0, 2.0, 8.0, math.inf):
+        fairness = Fairness(exponent=exponent, max_ratio=math.inf)
+        strict, liberal = signals(make_plan(table([0.8, 1.2]), fairness=fairness, **settings))
+        ratios.append(liberal / strict)
+    assert all(earlier > later for earlier, later in pairwise(ratios))
+    assert ratios[-1] == pytest.approx(1.0, abs=0.03)
+
+
+def test_a_cap_of_one_is_the_balance_of_dp_sgd():
+    settings = {"steps": 200, "expected_batch_size": 60, "clipping_threshold": 1.0}
+    fair = make_plan(table([0.5, 5.0]), variant="fair", fairness=Fairness(max_ratio=1.0), **settings)
+    uniform = make_plan(table([0.5, 5.0]), variant="uniform", **settings)
+    assert signals(fair)[0] == pytest.approx(signals(fair)[1])
+    assert signals(fair)[0] >= signals(uniform)[0] * 0.999
+
+
+def test_both_is_a_path_from_scale_to_sample():
+    settings = {"steps": 200, "expected_batch_size": 60, "clipping_threshold": 1.0}
+    at = lambda variant, **more: make_plan(table([0.5, 5.0]), variant=variant, **settings, **more).at(0)  # noqa: E731
+    start, end = at("both", fairness=Fairness(mix=0.0)), at("both", fairness=Fairness(mix=1.0))
+    np.testing.assert_allclose(start.sampling_rates, at("scale").sampling_rates, rtol=1e-6)
+    np.testing.assert_allclose(end.sampling_rates, at("sample").sampling_rates, rtol=5e-3)
+    np.testing.assert_allclose(end.clipping_thresholds, at("sample").clipping_thresholds, rtol=1e-2)
+
+
+def test_many_distinct_budgets_lose_little_to_rounding():
+    rng = np.random.default_rng(0)
+    owners = table(rng.uniform(1.0, 5.0, 600))
+    for variant in ("sample", "scale"):
+        plan = make_plan(owners, steps=100, variant=variant, expected_batch_size=6000, clipping_threshold=1.0)
+        slack = 1 - plan.spent / owners.epsilons
+        assert slack.min() >= 0
+        assert slack.max() <= LARGEST_SLACK
+
+
+def test_owners_without_examples_are_planned_for():
+    plan = make_plan(
+        table([0.5, 5.0], sizes=[0, 100]), steps=10, variant="fair", expected_batch_size=10, clipping_threshold=1
+    )
+    assert plan.at(0).expected_batch_size == pytest.approx(10, rel=1e-3)
+
+
+ASK = {"steps": 10, "variant": "sample", "expected_batch_size": 10.0, "clipping_threshold": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"expected_batch_size": 300.0}, InfeasibleError, "200 examples in all.*ask for at most 200"),
+        ({"expected_batch_size": math.nan}, InvalidArgumentError, "expected_batch_size=nan"),
+        ({"clipping_threshold": 0.0}, InvalidArgumentError, "clipping_threshold=0.0"),
+        ({"steps": 0}, InvalidArgumentError, "steps=0"),
+        ({"variant": "magic"}, InvalidArgumentError, "variant='magic': choose one of uniform"),
+        ({"accountant": "moments"}, InvalidArgumentError, "accountant='moments'"),
+        ({"noise_scale": 1.0}, InvalidArgumentError, "give exactly"),
+        ({"expected_batch_size": None}, InvalidArgumentError, "give exactly"),
+        ({"expected_batch_size": None, "noise_scale": 1e-9}, InfeasibleError, "owner 'owner 0'.*at least 0"),
+    ],
+)
+def test_absurd_requests_meet_one_clear_error(changes, error, words):
+    with pytest.raises(error, match=words):
+        make_plan(table([0.5, 5.0]), **(ASK | changes))
+
+
+def test_an_infinite_budget_cannot_be_planned_for():
+    with pytest.raises(InfeasibleError, match="owner 'owner 1': epsilon=inf") as refusal:
+        make_plan(table([1.0, math.inf]), **ASK)
+    assert refusal.value.owner == "owner 1"
+
+
+@pytest.mark.parametrize("bad", [{"exponent": -1.0}, {"exponent": math.nan}, {"max_ratio": 0.5}, {"mix": 2.0}])
+def test_bad_knobs_are_refused_by_name(bad):
+    with pytest.raises(InvalidArgumentError, match=next(iter(bad))):
+        Fairness(**bad)
