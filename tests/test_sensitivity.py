@@ -163,3 +163,23 @@ def test_a_callers_score_sees_one_example_only():
     order.ranking(batch.candidates, SeededSource(0))
     assert len(seen) == 5
     assert all(isinstance(one, Candidate) for one in seen)
+
+
+def test_float32_vectors_keep_the_bound_because_sums_are_float64():
+    """A thousand long float32 gradients around one short one; a float32 sum would move by 1.0007 C."""
+    generator = torch.Generator().manual_seed(0)
+    direction = torch.nn.functional.normalize(torch.randn(500, generator=generator), dim=0)
+    thresholds = np.append(np.full(1024, 100.0), 1.0)
+    vectors = torch.from_numpy(thresholds).float()[:, None] * direction * 3
+    norms = torch.linalg.vector_norm(vectors, dim=1, dtype=torch.float64).numpy()
+    ids = np.arange(1025)
+    full = Batch(vectors, Candidates(ids, ids, np.ones(1025), norms), thresholds)
+    less = full.without(1024)
+    both = [
+        ordered_sum(some.vectors, some.candidates, some.thresholds, SeededSource(0), tail=None)
+        for some in (full, Batch(vectors[:1024], less.candidates, less.thresholds))
+    ]
+    assert float((both[0] - both[1]).norm()) <= SLACK
+    factors = torch.from_numpy(FlatClipping().factors(norms, thresholds)).float()
+    naive = [factors @ vectors, factors[:1024] @ vectors[:1024]]
+    assert float((naive[0] - naive[1]).double().norm()) > 1.0001

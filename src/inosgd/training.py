@@ -1,0 +1,219 @@
+"""Training: one readable step, and a loop around it.
+
+A `Trainer` is frozen configuration. A `TrainingState` is what changes: the model, the optimizer, the ledger and
+the random streams. `train_step` is Algorithm 1 of the paper; DP-SGD and IDP-SGD are the same function with
+another plan and no tail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from torch import nn
+
+from inosgd import _validate
+from inosgd.errors import InvalidArgumentError
+from inosgd.examples import ExampleStore, as_store
+from inosgd.gradients import ExampleLosses, GradientEngine, ReferenceEngine, trainable_parameters
+from inosgd.importance import importance_weights
+from inosgd.ledger import Ledger
+from inosgd.mechanism import BoundedSum, release
+from inosgd.method import Method
+from inosgd.order import Candidates
+from inosgd.owners import Owners
+from inosgd.plan import Plan, Terms
+from inosgd.randomness import RandomSource
+from inosgd.sampling import PoissonSampler
+
+
+@dataclass(frozen=True)
+class Trainer:
+    """Everything about a training that does not change while it runs.
+
+    Attributes:
+        plan: Rates, thresholds and noise for every step.
+        owners: Whose example each row of ``examples`` is.
+        examples: A tree of tensors, a ``Dataset``, or an `ExampleStore`.
+        losses: One loss per example, from a model and a batch.
+        method: How a batch becomes a weighted sum.
+        engine: How per-example gradients are computed.
+    """
+
+    plan: Plan
+    owners: Owners
+    examples: Any
+    losses: ExampleLosses
+    method: Method
+    engine: GradientEngine = field(default_factory=ReferenceEngine)
+
+    def __post_init__(self) -> None:
+        store = as_store(self.examples)
+        _validate.same_length(examples=store, owners=self.owners)
+        if self.plan.table != self.owners.table:
+            raise InvalidArgumentError(
+                "plan: it was made for other owners, budgets or sizes than `owners` holds; plan again for owners.table"
+            )
+        object.__setattr__(self, "examples", store)
+
+    @property
+    def store(self) -> ExampleStore:
+        """The examples, as a store."""
+        store: ExampleStore = self.examples
+        return store
+
+
+@dataclass
+class TrainingState:
+    """Everything about a training that changes while it runs.
+
+    Sampling, order and noise have streams of their own, so that methods which draw different numbers of one
+    kind still share the others.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    ledger: Ledger
+    sampling: RandomSource
+    ordering: RandomSource
+    noise: RandomSource
+    step: int = 0
+    sampler: PoissonSampler | None = None
+    sampler_terms: Terms | None = None
+
+    @classmethod
+    def start(
+        cls,
+        trainer: Trainer,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        source: RandomSource,
+        ledger: Ledger | None = None,
+    ) -> Self:
+        """The state before the first step; without a ``ledger``, a new one in memory."""
+        ledger = Ledger.for_plan(trainer.plan) if ledger is None else ledger
+        if ledger.table != trainer.plan.table:
+            raise InvalidArgumentError("ledger: it keeps other owners or budgets than the plan; open one for this plan")
+        _check_precision(model)
+        return cls(
+            model=model,
+            optimizer=optimizer,
+            ledger=ledger,
+            sampling=source.stream("sampling"),
+            ordering=source.stream("order"),
+            noise=source.stream("noise"),
+        )
+
+
+@dataclass(frozen=True)
+class StepDiagnostics:
+    """What happened in a step. Sensitive: computed from the batch without noise, so never publish it."""
+
+    batch_size: int
+    not_finite: int
+
+
+def train_step(trainer: Trainer, state: TrainingState) -> StepDiagnostics:
+    """One step: sample, measure, order, weight, clip, sum, record, release, update.
+
+    Guarantee:
+        For each example of owner n, what the step makes public (the new parameters) is a sampled Gaussian
+        mechanism with rate q_n and noise multiplier sigma / C_n of the plan's terms. The step is in the ledger
+        before it is released; if the ledger refuses it, nothing of it leaves this function.
+    """
+    terms = trainer.plan.at(state.step)
+    indices = _sampler(trainer, state, terms).draw(state.sampling)
+    rows = trainer.owners.of(indices)
+    thresholds = terms.thresholds_of(rows)
+
+    with trainer.engine.on(state.model, trainer.losses, trainer.store.take(indices)) as gradients:
+        measured = gradients.measure()
+        candidates = Candidates(indices, trainer.owners.table.privacy_ranks[rows], measured.losses, measured.grad_norms)
+        ranking = trainer.method.order.ranking(candidates, state.ordering)
+        tail = trainer.method.tail(trainer.plan.expected_threshold_sum(state.step))
+        weights = importance_weights(tail, thresholds, ranking)
+        factors = trainer.method.clipping.factors(measured.grad_norms, thresholds)
+        total = BoundedSum(gradients.weighted_sum(weights * factors), terms.clipping_thresholds)
+
+    state.ledger.record(state.step, terms)
+    noisy = release(total, terms.noise_scale, state.noise)  # public from here on
+    apply_update(state.model, state.optimizer, noisy / terms.expected_batch_size)
+    state.step += 1
+    return StepDiagnostics(len(indices), int(measured.not_finite.sum()))
+
+
+def apply_update(model: nn.Module, optimizer: torch.optim.Optimizer, gradient: torch.Tensor) -> None:
+    """Let any torch optimizer take a step along a flat gradient; no ``.grad`` is left behind."""
+    parameters = list(trainable_parameters(model).values())
+    pieces = torch.split(gradient, [parameter.numel() for parameter in parameters])
+    for parameter, piece in zip(parameters, pieces, strict=True):
+        parameter.grad = piece.view_as(parameter).to(parameter.dtype)
+    optimizer.step()
+    for parameter in parameters:
+        parameter.grad = None
+
+
+Callback = Callable[[TrainingState, StepDiagnostics], None]
+"""Called after every step."""
+
+
+def every(steps: int, action: Callable[[TrainingState], None]) -> Callback:
+    """A callback that acts after each ``steps``-th step."""
+    _validate.whole(1, steps=steps)
+
+    def callback(state: TrainingState, _: StepDiagnostics) -> None:
+        if state.step % steps == 0:
+            action(state)
+
+    return callback
+
+
+def fit(
+    trainer: Trainer,
+    state: TrainingState,
+    *,
+    steps: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    progress: bool = False,
+) -> TrainingState:
+    """Take ``steps`` steps, by default all that the plan has left.
+
+    Raises:
+        BudgetExceededError: Before the step that would pass a budget; the steps before it stand.
+    """
+    remaining = trainer.plan.steps - state.step
+    count = remaining if steps is None else steps
+    _validate.whole(0, steps=count)
+    if count > remaining:
+        raise _validate.fail("steps", steps, f"the plan has {remaining} left; plan again for more")
+    for _ in _shown(range(count), progress):
+        diagnostics = train_step(trainer, state)
+        for callback in callbacks:
+            callback(state, diagnostics)
+    return state
+
+
+def _check_precision(model: nn.Module) -> None:
+    """Half precision clips a gradient to 1.003 C: refuse it rather than widen every margin."""
+    for name, parameter in trainable_parameters(model).items():
+        if parameter.dtype not in (torch.float32, torch.float64):
+            raise InvalidArgumentError(
+                f"model: parameter {name!r} is {parameter.dtype}; train in float32 or float64, so that clipping holds"
+            )
+
+
+def _sampler(trainer: Trainer, state: TrainingState, terms: Terms) -> PoissonSampler:
+    if state.sampler is None or state.sampler_terms is not terms:
+        state.sampler = PoissonSampler(terms.sampling_rates, trainer.owners.assignment)
+        state.sampler_terms = terms
+    return state.sampler
+
+
+def _shown(steps: range, progress: bool) -> Iterable[int]:
+    if not progress:
+        return steps
+    return track(steps, description="training", console=Console(stderr=True), transient=True)

@@ -1,0 +1,272 @@
+"""One step is Algorithm 1; special cases are the algorithms it generalises."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+from inosgd import (
+    DP_SGD,
+    IDP_SGD,
+    INO_SGD,
+    Budget,
+    BudgetExceededError,
+    Importance,
+    InvalidArgumentError,
+    Owners,
+    Phase,
+    Plan,
+    SecureSource,
+    SeededSource,
+    Terms,
+    Trainer,
+    TrainingState,
+    every,
+    fit,
+    make_plan,
+    supervised,
+    train_step,
+)
+from inosgd.importance import BetaTail
+from inosgd.order import ORDERS
+
+LOSSES = supervised(F.cross_entropy)
+COUNT = 40
+
+
+def examples() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    inputs = torch.randn(COUNT, 6, generator=generator, dtype=torch.float64)
+    return inputs, (inputs[:, 0] > 0).long()
+
+
+def model(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2)).double()
+
+
+def owners(epsilons=(1.0, 8.0)) -> Owners:
+    budgets = {name: Budget(epsilon, 1e-5) for name, epsilon in zip("ab", epsilons, strict=True)}
+    return Owners.from_labels(["a"] * 15 + ["b"] * 25, budgets)
+
+
+def plan_for(who: Owners, rates=(0.4, 0.6), thresholds=(0.2, 0.5), noise=2.0, steps=3) -> Plan:
+    terms = Terms.for_owners(who.table, np.array(rates), np.array(thresholds), noise)
+    return Plan(who.table, (Phase(steps, terms),), "by hand", "pld", np.zeros(2))
+
+
+def parameters_after(who: Owners, plan: Plan, method, *, data=None, seed=5, learning_rate=0.5) -> torch.Tensor:
+    network = model()
+    optimizer = torch.optim.SGD(network.parameters(), lr=learning_rate)
+    trainer = Trainer(plan, who, examples() if data is None else data, LOSSES, method)
+    fit(trainer, TrainingState.start(trainer, network, optimizer, SeededSource(seed)))
+    return nn.utils.parameters_to_vector(network.parameters()).detach()
+
+
+LAVISH = (1e9, 1e9)
+
+
+def test_infinite_threshold_no_noise_and_rate_one_is_sgd():
+    who = owners((np.inf, np.inf))
+    plan = plan_for(who, rates=(1.0, 1.0), thresholds=(np.inf, np.inf), noise=0.0)
+    network, (inputs, targets) = model(), examples()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.5)
+    for _ in range(3):
+        optimizer.zero_grad()
+        F.cross_entropy(network(inputs), targets).backward()
+        optimizer.step()
+    expected = nn.utils.parameters_to_vector(network.parameters()).detach()
+    torch.testing.assert_close(parameters_after(who, plan, DP_SGD), expected, rtol=0, atol=1e-14)
+
+
+def test_no_tail_is_idp_sgd_to_the_bit():
+    who = owners(LAVISH)
+    plan = plan_for(who)
+    without = dataclasses.replace(INO_SGD, importance=None)
+    assert torch.equal(parameters_after(who, plan, without), parameters_after(who, plan, IDP_SGD))
+    assert not torch.equal(parameters_after(who, plan, INO_SGD), parameters_after(who, plan, IDP_SGD))
+
+
+def test_a_tail_too_short_to_matter_changes_nothing_and_a_long_one_does():
+    who = owners(LAVISH)
+    plan = plan_for(who)
+    short = dataclasses.replace(INO_SGD, importance=Importance(BetaTail(), share=None, length=1e-12))
+    torch.testing.assert_close(
+        parameters_after(who, plan, short), parameters_after(who, plan, IDP_SGD), rtol=0, atol=1e-9
+    )
+
+
+def test_equal_budgets_make_idp_sgd_dp_sgd_to_the_bit():
+    who = owners((2.0, 2.0))
+    settings = {"steps": 3, "expected_batch_size": 16, "clipping_threshold": 0.3}
+    uniform = make_plan(who.table, variant="uniform", **settings)
+    scale = make_plan(who.table, variant="scale", **settings)
+    assert uniform.at(0) == scale.at(0)
+    assert torch.equal(parameters_after(who, uniform, DP_SGD), parameters_after(who, scale, IDP_SGD))
+
+
+@pytest.mark.parametrize("name", ["descending-loss", "ascending-loss", "owner-then-loss"])
+def test_a_step_is_algorithm_one(name):
+    """Against a direct transcription with a loop over examples."""
+    who = owners((np.inf, np.inf))
+    plan = plan_for(who, noise=0.0, rates=(1.0, 1.0), steps=1)
+    method = dataclasses.replace(INO_SGD, order=ORDERS[name])
+    network, (inputs, targets) = model(), examples()
+    thresholds = np.array([0.2, 0.5])[who.assignment]
+    losses, gradients = [], []
+    for x, y in zip(inputs, targets, strict=True):
+        loss = F.cross_entropy(network(x[None]), y[None])
+        losses.append(float(loss.detach()))
+        gradient = torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(network.parameters()))])
+        gradients.append(gradient)
+    keys = {
+        "descending-loss": lambda i: -losses[i],
+        "ascending-loss": lambda i: losses[i],
+        "owner-then-loss": lambda i: (who.assignment[i], -losses[i]),
+    }
+    ranking = sorted(range(COUNT), key=keys[name])
+    gamma, total = 0.5 * thresholds.sum(), thresholds.sum()
+    expected, start = torch.zeros_like(gradients[0]), 0.0
+    for i in ranking:
+        grid = np.linspace(start, start + thresholds[i], 2001)
+        score = np.minimum(1.0, (total - grid) / gamma)  # the straight tail, Beta(1, 1)
+        clipped = gradients[i] / max(1.0, float(gradients[i].norm()) / thresholds[i])
+        expected += np.trapezoid(score, grid) / thresholds[i] * clipped
+        start += thresholds[i]
+    before = nn.utils.parameters_to_vector(network.parameters()).detach()
+    after = parameters_after(who, plan, method, learning_rate=1.0)
+    torch.testing.assert_close(after, before - expected / COUNT, rtol=0, atol=1e-5)
+
+
+def test_paired_methods_share_draws_and_noise():
+    """Same seed, same plan: the streams of sampling and noise do not depend on what the order draws."""
+    who, plan = owners(LAVISH), plan_for(owners(LAVISH))
+    random_order = dataclasses.replace(IDP_SGD, order=ORDERS["random"])
+    assert torch.equal(parameters_after(who, plan, random_order), parameters_after(who, plan, IDP_SGD))
+    assert not torch.equal(parameters_after(who, plan, IDP_SGD, seed=6), parameters_after(who, plan, IDP_SGD, seed=5))
+
+
+def test_an_empty_batch_adds_noise_and_counts():
+    who = owners(LAVISH)
+    plan = plan_for(who, rates=(1e-12, 1e-12), steps=2)
+    network = model()
+    before = nn.utils.parameters_to_vector(network.parameters()).detach().clone()
+    trainer = Trainer(plan, who, examples(), LOSSES, INO_SGD)
+    state = TrainingState.start(trainer, network, torch.optim.SGD(network.parameters(), lr=1e-12), SeededSource(0))
+    diagnostics = train_step(trainer, state)
+    assert diagnostics.batch_size == 0
+    assert state.ledger.steps == state.step == 1
+    moved = nn.utils.parameters_to_vector(network.parameters()).detach() - before
+    assert (moved != 0).all()
+
+
+@pytest.mark.parametrize("strange", [float("nan"), float("inf")])
+def test_a_gradient_of_nan_or_infinity_counts_as_zero(strange):
+    """The result is that of a zero gradient at the end of the order; the parameters stay finite."""
+    who = owners(LAVISH)
+    inputs, targets = examples()
+    spoiled = inputs.clone()
+    spoiled[7] = strange
+    plan = plan_for(who, rates=(1.0, 1.0), steps=1)
+    network = model()
+    trainer = Trainer(plan, who, (spoiled, targets), LOSSES, IDP_SGD)
+    state = TrainingState.start(trainer, network, torch.optim.SGD(network.parameters(), lr=0.5), SeededSource(5))
+    assert train_step(trainer, state).not_finite == 1
+    after = nn.utils.parameters_to_vector(network.parameters()).detach()
+    assert torch.isfinite(after).all()
+    without = np.arange(COUNT) != 7
+    assert not torch.equal(after, parameters_after(who, plan, IDP_SGD))
+    kept = Owners.from_labels(np.array(["a"] * 15 + ["b"] * 25)[without], {n: b for n, b, _ in who.table})
+    terms = dataclasses.replace(plan.at(0))
+    less = Plan(kept.table, (Phase(1, terms),), "by hand", "pld", np.zeros(2))
+    torch.testing.assert_close(
+        after, parameters_after(kept, less, IDP_SGD, data=(inputs[without], targets[without])), rtol=0, atol=1e-12
+    )
+
+
+def test_a_step_that_the_ledger_refuses_changes_nothing():
+    who = owners((0.01, 0.01))
+    plan = plan_for(who, noise=1.0)
+    network = model()
+    before = nn.utils.parameters_to_vector(network.parameters()).detach().clone()
+    trainer = Trainer(plan, who, examples(), LOSSES, INO_SGD)
+    state = TrainingState.start(trainer, network, torch.optim.SGD(network.parameters(), lr=1.0), SecureSource())
+    with pytest.raises(BudgetExceededError):
+        fit(trainer, state)
+    assert torch.equal(nn.utils.parameters_to_vector(network.parameters()).detach(), before)
+    assert state.step == state.ledger.steps == 0
+
+
+def test_the_ledger_is_written_before_the_update():
+    """A model that fails while being updated has already been charged for."""
+
+    class Failing(torch.optim.SGD):
+        def step(self, closure=None):
+            raise RuntimeError("power cut")
+
+    who = owners(LAVISH)
+    network = model()
+    trainer = Trainer(plan_for(who), who, examples(), LOSSES, INO_SGD)
+    state = TrainingState.start(trainer, network, Failing(network.parameters(), lr=1.0), SeededSource(0))
+    with pytest.raises(RuntimeError, match="power cut"):
+        train_step(trainer, state)
+    assert state.ledger.steps == 1
+
+
+@pytest.mark.parametrize("build", [torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop])
+def test_any_optimizer_applies_the_noisy_gradient(build):
+    who = owners(LAVISH)
+    network = model()
+    trainer = Trainer(plan_for(who), who, TensorDataset(*examples()), LOSSES, INO_SGD)
+    state = TrainingState.start(trainer, network, build(network.parameters(), lr=0.01), SeededSource(0))
+    seen = []
+    fit(trainer, state, callbacks=[every(2, lambda at: seen.append(at.step))])
+    assert seen == [2]
+    assert state.step == 3
+    assert all(parameter.grad is None for parameter in network.parameters())
+
+
+def test_a_dataset_gives_the_same_as_its_tensors():
+    class Lines(Dataset):
+        def __len__(self):
+            return COUNT
+
+        def __getitem__(self, index):
+            return examples()[0][index], int(examples()[1][index])
+
+    who, plan = owners(LAVISH), plan_for(owners(LAVISH), rates=(0.05, 0.05), steps=6)
+    assert torch.equal(
+        parameters_after(who, plan, INO_SGD, data=Lines()), parameters_after(who, plan, INO_SGD, data=examples())
+    )
+
+
+def test_mismatches_are_refused_by_name():
+    who = owners()
+    with pytest.raises(InvalidArgumentError, match=r"len\(examples\)=10, len\(owners\)=40"):
+        Trainer(plan_for(who), who, tuple(t[:10] for t in examples()), LOSSES, INO_SGD)
+    with pytest.raises(InvalidArgumentError, match="made for other owners"):
+        Trainer(plan_for(owners((2.0, 3.0))), who, examples(), LOSSES, INO_SGD)
+    trainer = Trainer(plan_for(who), who, examples(), LOSSES, INO_SGD)
+    network = model()
+    state = TrainingState.start(trainer, network, torch.optim.SGD(network.parameters(), lr=1.0), SeededSource(0))
+    with pytest.raises(InvalidArgumentError, match="steps=4: the plan has 3 left"):
+        fit(trainer, state, steps=4)
+
+
+def test_fifty_thousand_owners_train_as_easily_as_two():
+    rng = np.random.default_rng(0)
+    count = 50_000
+    who = Owners.one_each(rng.choice([0.5, 1.0, 2.0, 4.0], count), delta=1e-6)
+    plan = make_plan(who.table, steps=2, variant="scale", expected_batch_size=64, clipping_threshold=1.0)
+    data = torch.randn(count, 4), torch.zeros(count, dtype=torch.long)
+    network = nn.Linear(4, 2)
+    trainer = Trainer(plan, who, data, LOSSES, INO_SGD)
+    state = TrainingState.start(trainer, network, torch.optim.SGD(network.parameters(), lr=0.1), SecureSource())
+    fit(trainer, state)
+    assert (state.ledger.spent() <= who.table.epsilons).all()
