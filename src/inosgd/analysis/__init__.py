@@ -1,0 +1,1 @@
+"""Analysis: what a trained model is worth to whom."""

@@ -1,0 +1,124 @@
+"""``inosgd compare``: the same model, the same budgets, several methods."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from inosgd import _validate
+from inosgd.analysis.summary import MeanSd
+from inosgd.cli.console import messages, results
+from inosgd.cli.folders import run_folder
+from inosgd.errors import InvalidArgumentError
+from inosgd.method import METHODS, method_named
+from inosgd.planning import VARIANTS
+from inosgd.studies import STUDIES
+from inosgd.studies.comparison import Entrant, Run, Summary, compare, entrants, summarize, verdict
+from inosgd.studies.study import Study
+
+
+def compare_command(
+    study: Annotated[str, typer.Option(help=f"One of: {', '.join(STUDIES)}.")] = "digits",
+    methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = ",".join(METHODS),
+    variant: Annotated[str, typer.Option(help=f"How idp-sgd and ino-sgd plan: {', '.join(VARIANTS)}.")] = "sample",
+    seeds: Annotated[int, typer.Option(help="How many paired seeds.")] = 5,
+    steps: Annotated[int | None, typer.Option(help="Steps of each training, instead of the study's.")] = None,
+    accountant: Annotated[str | None, typer.Option(help="pld or rdp.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder, which must not exist yet.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> None:
+    """Train one model under the same individual budgets with several methods, and show what every owner gets."""
+    chosen = _study(study, steps, accountant)
+    _validate.whole(1, seeds=seeds)
+    if variant not in VARIANTS:
+        raise InvalidArgumentError(f"variant={variant!r}: choose one of {', '.join(VARIANTS)}")
+    names = list(dict.fromkeys(name.strip() for name in methods.split(",") if name.strip()))
+    if not names:
+        raise InvalidArgumentError(f"methods={methods!r}: name at least one of {', '.join(METHODS)}")
+    entered = entrants([method_named(name) for name in names], variant)
+    with run_folder(out, f"compare-{chosen.name}") as (working, final):
+        runs = _run_all(chosen, entered, range(seeds), working)
+        summaries = summarize(runs)
+        report = _report(chosen, entered, runs, summaries, final)
+        (working / "summary.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    if as_json:
+        typer.echo(json.dumps(report))
+        return
+    results.print(_table(chosen, entered, summaries, seeds))
+    results.print(verdict(summaries), highlight=False)
+    results.print(f"Run folder: {final}", highlight=False)
+
+
+def _study(name: str, steps: int | None, accountant: str | None) -> Study:
+    if name not in STUDIES:
+        raise InvalidArgumentError(f"study={name!r}: choose one of {', '.join(STUDIES)}")
+    study = STUDIES[name]
+    changes = {key: value for key, value in (("steps", steps), ("accountant", accountant)) if value is not None}
+    return dataclasses.replace(study, settings=dataclasses.replace(study.settings, **changes))  # type: ignore[arg-type]
+
+
+def _run_all(study: Study, entered: Sequence[Entrant], seeds: Sequence[int], folder: Path) -> list[Run]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=messages, transient=True) as progress:
+        task = progress.add_task("planning and training", total=len(entered) * len(seeds))
+        runs = []
+        for run in compare(study, entered, seeds, folder):
+            runs.append(run)
+            progress.update(task, advance=1, description=f"{run.entrant.label}, seed {run.seed}")
+        return runs
+
+
+def _report(
+    study: Study, entered: Sequence[Entrant], runs: Sequence[Run], summaries: dict[str, Summary], folder: Path
+) -> dict[str, object]:
+    return {
+        "study": study.name,
+        "description": study.description,
+        "settings": study.settings.to_json(),
+        "seeds": sorted({run.seed for run in runs}),
+        "methods": {
+            entrant.label: {"variant": entrant.method.variant, **summaries[entrant.label].to_json()}
+            for entrant in entered
+        },
+        "verdict": verdict(summaries),
+        "folder": str(folder),
+    }
+
+
+def _table(study: Study, entered: Sequence[Entrant], summaries: dict[str, Summary], seeds: int) -> Table:
+    settings = study.settings
+    table = Table(
+        title=f"{study.description}\n{settings.steps} steps, expected batch {settings.expected_batch_size:g}, "
+        f"{seeds} paired seeds, accountant {settings.accountant}: mean ± standard deviation",
+        title_justify="left",
+    )
+    table.add_column("method")
+    table.add_column("plan")
+    table.add_column("overall", justify="right")
+    table.add_column("worst owner", justify="right")
+    for name in study.budgets:
+        table.add_column(f"{name}\nrecall", justify="right")
+        table.add_column("\nloss", justify="right")
+        table.add_column("\nε spent of allowed", justify="right")
+    for entrant in entered:
+        summary = summaries[entrant.label]
+        cells = [entrant.label, entrant.method.variant, _percent(summary.overall), _percent(summary.worst)]
+        for owner in summary.owners.values():
+            cells += [_percent(owner.recall), _number(owner.loss), f"{owner.spent:.2f} of {owner.allowed:g}"]
+        table.add_row(*cells)
+    return table
+
+
+def _percent(value: MeanSd) -> str:
+    return f"{100 * value.mean:.1f} ± {100 * value.sd:.1f} %"
+
+
+def _number(value: MeanSd) -> str:
+    return f"{value.mean:.2f} ± {value.sd:.2f}"

@@ -1,0 +1,37 @@
+"""Run folders: complete, or not there."""
+
+from __future__ import annotations
+
+import datetime
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from inosgd.errors import InvalidArgumentError
+
+
+@contextmanager
+def run_folder(out: Path | None, name: str) -> Iterator[tuple[Path, Path]]:
+    """A folder to write into, and the path it will have once the block has ended well.
+
+    Work happens in a hidden folder beside the final one. If the block fails, the hidden folder is removed and
+    nothing is left behind.
+    """
+    final = out if out is not None else Path("runs") / f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    if final.exists():
+        raise InvalidArgumentError(f"out={str(final)!r}: it already exists; choose a new folder")
+    final.parent.mkdir(parents=True, exist_ok=True)
+    working = final.parent / f".{final.name}.partial"
+    try:
+        working.mkdir(mode=0o700)
+    except FileExistsError:
+        raise InvalidArgumentError(
+            f"out={str(final)!r}: {working} is in the way; another run writes there, or one was killed: remove it"
+        ) from None
+    try:
+        yield working, final
+    except BaseException:
+        shutil.rmtree(working, ignore_errors=True)
+        raise
+    working.rename(final)

@@ -1,0 +1,52 @@
+"""The program: its commands, and how errors reach the user."""
+
+from __future__ import annotations
+
+import signal
+import sys
+
+import typer
+
+import inosgd
+from inosgd.cli import compare
+from inosgd.cli.console import messages
+from inosgd.errors import InosgdError
+
+app = typer.Typer(
+    name="inosgd",
+    help="Train PyTorch models under individual privacy budgets.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("compare")(compare.compare_command)
+
+
+def _show_version(requested: bool) -> None:
+    if requested:
+        typer.echo(inosgd.__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
+) -> None:
+    """Train PyTorch models under individual privacy budgets."""
+
+
+def main() -> None:
+    """Run the program: exit code 0 for success, 2 for a request that cannot be met, 130 or 143 when interrupted."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwind, so that unfinished folders are removed
+    try:
+        app()
+    except InosgdError as error:
+        messages.print(f"[bold red]error:[/] {_escaped(error)}", highlight=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        messages.print("interrupted; nothing was kept")
+        sys.exit(130)
+
+
+def _escaped(error: InosgdError) -> str:
+    return str(error).replace("[", "\\[")
