@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inosgd import Fairness, InfeasibleError, InvalidArgumentError, OwnerTable, make_plan
-from inosgd.planning import VARIANTS, planner, reference_spent, verify_plan
-from inosgd.planning.planner import signals, widest_angle
+from inosgd import Fairness, InfeasibleError, InvalidArgumentError, OwnerTable, Phase, Plan, Terms, make_plan
+from inosgd.accounting.privacy_loss import SampledGaussian, compose
+from inosgd.accounting.profile import gaussian_profile, risk_profile
+from inosgd.planning import VARIANTS, reference_spent, signals, verify_plan, widest_angle
 
 MNIST = OwnerTable(("strict", "liberal"), [0.1, 1.0], [1e-5, 1e-5], [30596, 29404])
 LARGEST_SLACK = 0.006
@@ -45,8 +46,8 @@ def test_every_variant_keeps_budgets_and_hits_its_targets(variant, accountant):
 def test_verification_would_catch_a_plan_that_spends_too_much():
     plan = make_plan(MNIST, steps=100, variant="scale", expected_batch_size=512, clipping_threshold=1.0)
     greedy = plan.at(0).clipping_thresholds * 1.01
-    terms = planner.Terms.for_owners(MNIST, plan.at(0).sampling_rates, greedy, plan.at(0).noise_scale)
-    broken = planner.Plan(MNIST, (planner.Phase(100, terms),), "scale", "pld", plan.spent)
+    terms = Terms.for_owners(MNIST, plan.at(0).sampling_rates, greedy, plan.at(0).noise_scale)
+    broken = Plan(MNIST, (Phase(100, terms),), "scale", "pld", plan.spent)
     with pytest.raises(InfeasibleError, match="the plan is withdrawn"):
         verify_plan(broken)
 
@@ -182,6 +183,21 @@ def test_both_is_a_path_from_scale_to_sample():
     np.testing.assert_allclose(end.clipping_thresholds, at("sample").clipping_thresholds, rtol=1e-2)
 
 
+def test_a_plan_can_keep_every_profile_close_to_a_gaussians():
+    """SAMPLE gives the strict owner a heavy tail: 1.4 at delta / 1000 instead of 0.71 (PRIVACY.md, section 6)."""
+    owners = table([0.5, 8.0])
+    settings = {"steps": 1000, "variant": "sample", "clipping_threshold": 1.0, "noise_scale": 0.8}
+
+    def at_thousandth(plan: Plan) -> float:
+        terms = plan.at(0)
+        step = SampledGaussian(float(terms.sampling_rates[0]), float(terms.noise_multipliers()[0]), 1000)
+        return risk_profile(compose([step]), 1e-5).epsilon_at_thousandth
+
+    gaussian = gaussian_profile(0.5, 1e-5).epsilon_at_thousandth
+    assert at_thousandth(make_plan(owners, **settings)) > 1.9 * gaussian
+    assert at_thousandth(make_plan(owners, profile_margin=0.1, **settings)) <= 1.1 * gaussian
+
+
 def test_many_distinct_budgets_lose_little_to_rounding():
     rng = np.random.default_rng(0)
     owners = table(rng.uniform(1.0, 5.0, 600))
@@ -225,6 +241,11 @@ def test_an_infinite_budget_cannot_be_planned_for():
     with pytest.raises(InfeasibleError, match="owner 'owner 1': epsilon=inf") as refusal:
         make_plan(table([1.0, math.inf]), **ASK)
     assert refusal.value.owner == "owner 1"
+
+
+def test_a_bad_margin_is_refused_by_name():
+    with pytest.raises(InvalidArgumentError, match="profile_margin=-1"):
+        make_plan(table([1.0]), profile_margin=-1, **ASK)
 
 
 @pytest.mark.parametrize("bad", [{"exponent": -1.0}, {"exponent": math.nan}, {"max_ratio": 0.5}, {"mix": 2.0}])

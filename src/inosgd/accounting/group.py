@@ -15,13 +15,14 @@ shifts j and binomial probabilities (Choquette-Choo et al. 2024, arXiv 2310.1552
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import bdtr, bdtrc
 
 from inosgd import _validate
-from inosgd.accounting.privacy_loss import GaussianMixture, compose
+from inosgd.accounting.privacy_loss import GaussianMixture, SampledGaussian, compose
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -51,13 +52,20 @@ def group_epsilon(sampling_rate: float, noise_multiplier: float, steps: int, del
     Returns:
         Epsilon, or inf if nothing can be certified at this delta.
     """
-    _validate.closed_unit(sampling_rate=sampling_rate)
-    _validate.positive(noise_multiplier=noise_multiplier)
-    _validate.whole(0, steps=steps)
+    return composed_group_epsilon([SampledGaussian(sampling_rate, noise_multiplier, steps)], delta, group_size)
+
+
+def composed_group_epsilon(phases: Sequence[SampledGaussian], delta: float, group_size: int) -> float:
+    """`group_epsilon` for several phases with different rates or noise, composed one after the other."""
     _validate.open_unit(delta=delta)
     _validate.whole(1, group_size=group_size)
-    shifts, probabilities = _sampled_counts(group_size, sampling_rate, _DROPPED_SHARE * delta / max(steps, 1))
-    return compose([GaussianMixture(shifts, probabilities, noise_multiplier, steps)]).epsilon(delta)
+    steps = sum(phase.steps for phase in phases)
+    dropped = _DROPPED_SHARE * delta / max(steps, 1)
+    mixtures = []
+    for phase in phases:
+        shifts, probabilities = _sampled_counts(group_size, phase.sampling_rate, dropped)
+        mixtures.append(GaussianMixture(shifts, probabilities, phase.noise_multiplier, phase.steps))
+    return compose(mixtures).epsilon(delta)
 
 
 def _sampled_counts(size: int, rate: float, dropped: float) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -1,6 +1,18 @@
 """Planning: from budgets to a plan."""
 
-from inosgd.planning.planner import VARIANTS, Fairness, make_plan
+from inosgd.planning.planner import make_plan
+from inosgd.planning.request import Fairness
+from inosgd.planning.signals import signal_ratio, signals, widest_angle
+from inosgd.planning.variants import VARIANTS
 from inosgd.planning.verification import reference_spent, verify_plan
 
-__all__ = ["VARIANTS", "Fairness", "make_plan", "reference_spent", "verify_plan"]
+__all__ = [
+    "VARIANTS",
+    "Fairness",
+    "make_plan",
+    "reference_spent",
+    "signal_ratio",
+    "signals",
+    "verify_plan",
+    "widest_angle",
+]

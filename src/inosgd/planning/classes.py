@@ -8,6 +8,7 @@ from typing import Self
 import numpy as np
 
 from inosgd._arrays import FloatArray, IntArray
+from inosgd.accounting.profile import gaussian_profile
 from inosgd.owners import OwnerTable
 
 MOST_EXACT = 256
@@ -32,6 +33,8 @@ class BudgetClasses:
         records: The number of examples of all owners of the class.
         of_owner: The class of each owner.
         names: The name of one owner of each class, for messages.
+        limit_deltas: Where on its privacy profile each class is limited, a column per limit; the first is its delta.
+        limit_epsilons: The epsilon allowed at each of them; the first is its budget.
     """
 
     epsilons: FloatArray
@@ -39,6 +42,8 @@ class BudgetClasses:
     records: IntArray
     of_owner: IntArray
     names: tuple[str, ...]
+    limit_deltas: FloatArray
+    limit_epsilons: FloatArray
 
     def __len__(self) -> int:
         return len(self.epsilons)
@@ -47,18 +52,40 @@ class BudgetClasses:
         """Some of the classes, without their owners."""
         names = tuple(self.names[index] for index in chosen)
         nobody = np.zeros(0, dtype=np.int64)
-        return BudgetClasses(self.epsilons[chosen], self.deltas[chosen], self.records[chosen], nobody, names)
+        return BudgetClasses(
+            self.epsilons[chosen],
+            self.deltas[chosen],
+            self.records[chosen],
+            nobody,
+            names,
+            self.limit_deltas[chosen],
+            self.limit_epsilons[chosen],
+        )
 
     @classmethod
-    def of(cls, table: OwnerTable) -> Self:
-        """The classes of ``table``."""
+    def of(cls, table: OwnerTable, profile_margin: float | None = None) -> Self:
+        """The classes of ``table``.
+
+        With a ``profile_margin`` m, epsilon at delta / 10, / 100 and / 1000 is limited too: to (1 + m) times that of
+        a plain Gaussian mechanism with the same budget.
+        """
         pairs, first, inverse = _distinct_pairs(table.deltas, table.epsilons)
         if len(pairs) > MOST_EXACT:
             deltas = _rounded_down(table.deltas, DELTA_GRID) if len(np.unique(table.deltas)) > 8 else table.deltas
             pairs, first, inverse = _distinct_pairs(deltas, _rounded_down(table.epsilons, EPSILON_GRID))
         records = np.bincount(inverse, weights=table.sizes, minlength=len(pairs)).astype(np.int64)
         names = tuple(table.names[row] for row in first)
-        return cls(pairs[:, 1], pairs[:, 0], records, inverse, names)
+        limits = _limits(pairs[:, 1], pairs[:, 0], profile_margin)
+        return cls(pairs[:, 1], pairs[:, 0], records, inverse, names, *limits)
+
+
+def _limits(epsilons: FloatArray, deltas: FloatArray, margin: float | None) -> tuple[FloatArray, FloatArray]:
+    if margin is None:
+        return deltas[:, None], epsilons[:, None]
+    gaussians = [gaussian_profile(*budget) for budget in zip(epsilons.tolist(), deltas.tolist(), strict=True)]
+    beyond = [[g.epsilon_at_tenth, g.epsilon_at_hundredth, g.epsilon_at_thousandth] for g in gaussians]
+    limit_epsilons = np.column_stack([epsilons, (1 + margin) * np.array(beyond)])
+    return deltas[:, None] / np.array([1.0, 10.0, 100.0, 1000.0]), limit_epsilons
 
 
 def _distinct_pairs(deltas: FloatArray, epsilons: FloatArray) -> tuple[FloatArray, IntArray, IntArray]:

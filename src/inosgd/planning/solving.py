@@ -48,8 +48,7 @@ def solve_multipliers(classes: BudgetClasses, rates: FloatArray, steps: int, acc
     """
 
     def evaluate(knobs: FloatArray, which: IntArray) -> FloatArray:
-        exposures = Exposures(rates[which], np.exp(-knobs), steps)
-        return epsilons([exposures], classes.deltas[which], accountant)
+        return _budget_used(classes, which, Exposures(rates[which], np.exp(-knobs), steps), accountant)
 
     guess = -np.log(guess_multipliers(gaussian_mu(classes.epsilons, classes.deltas), rates, steps))
     lowest, highest = -np.log(LARGEST_MULTIPLIER), -np.log(SMALLEST_MULTIPLIER)
@@ -68,12 +67,21 @@ def solve_rates(
 
     def evaluate(knobs: FloatArray, which: IntArray) -> FloatArray:
         exposures = Exposures(np.exp(knobs), np.full(len(knobs), multiplier), steps)
-        return epsilons([exposures], classes.deltas[which], accountant)
+        return _budget_used(classes, which, exposures, accountant)
 
     if guess is None:
         guess = guess_rates(gaussian_mu(classes.epsilons, classes.deltas), multiplier, steps)
     knobs = np.log(np.clip(guess, SMALLEST_RATE, 1.0))
     return np.exp(_solve_all(evaluate, classes, knobs, np.log(SMALLEST_RATE), 0.0))
+
+
+def _budget_used(classes: BudgetClasses, which: IntArray, exposures: Exposures, accountant: str) -> FloatArray:
+    """The epsilon that is used of each budget; where another limit is used more, that share of the budget."""
+    limits = classes.limit_deltas.shape[1]
+    repeated = Exposures(np.tile(exposures[0], limits), np.tile(exposures[1], limits), exposures.steps)
+    reached = epsilons([repeated], classes.limit_deltas[which].T.ravel(), accountant).reshape(limits, -1)
+    shares: FloatArray = (reached / classes.limit_epsilons[which].T).max(axis=0)
+    return shares * classes.epsilons[which]
 
 
 def gaussian_mu(epsilon: FloatArray, delta: FloatArray) -> FloatArray:

@@ -1,0 +1,108 @@
+"""Requests: what a plan is asked for."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+from inosgd import _validate
+from inosgd._arrays import FloatArray
+from inosgd.errors import InfeasibleError, InvalidArgumentError
+from inosgd.owners import OwnerTable
+from inosgd.planning.classes import BudgetClasses
+from inosgd.planning.solving import gaussian_mu
+
+
+@dataclass(frozen=True)
+class Fairness:
+    """The knobs of the variants that trade one owner's signal for another's.
+
+    Attributes:
+        exponent: For ``fair``: 0 gives the most total signal, infinity equal signals.
+        max_ratio: For ``fair``: no owner's signal per record may exceed this many times the strictest one's.
+            1 is the balance of DP-SGD, infinity sets no cap. What an owner is capped at stays unspent and its own.
+        mix: For ``both``: 0 is SCALE, 1 is SAMPLE.
+    """
+
+    exponent: float = 8.0
+    max_ratio: float = 2.0
+    mix: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not self.exponent >= 0:
+            raise _validate.fail("exponent", self.exponent, "give a number of at least 0, or math.inf")
+        if not self.max_ratio >= 1:
+            raise _validate.fail("max_ratio", self.max_ratio, "give a number of at least 1, or math.inf")
+        _validate.closed_unit(mix=self.mix)
+
+
+@dataclass(frozen=True)
+class Target:
+    """Two of expected batch size, mean clipping threshold and noise scale; the third follows from the budgets."""
+
+    expected_batch_size: float | None
+    clipping_threshold: float | None
+    noise_scale: float | None
+
+    def __post_init__(self) -> None:
+        for name, value in self.__dict__.items():
+            if value is not None:
+                _validate.finite_positive(**{name: value})
+
+    def check_for(self, variant: str) -> None:
+        """Raise unless exactly the right two are given for ``variant``."""
+        follows = "clipping_threshold" if variant == "sample" else "expected_batch_size"
+        wanted = [{"expected_batch_size", "clipping_threshold"}, {"noise_scale", follows}]
+        if {name for name, value in self.__dict__.items() if value is not None} not in wanted:
+            options = " or ".join(" and ".join(sorted(option)) for option in wanted)
+            got = ", ".join(f"{name}={value!r}" for name, value in self.__dict__.items())
+            raise InvalidArgumentError(f"{got}: for variant {variant!r} give exactly {options}")
+
+    def check_against(self, table: OwnerTable) -> None:
+        """Raise unless the owners of ``table`` could meet the target at all."""
+        for name, epsilon in zip(table.names, table.epsilons.tolist(), strict=True):
+            if math.isinf(epsilon):
+                raise InfeasibleError(f"owner {name!r}: epsilon=inf; plans need a finite budget, so give one", name)
+        records = int(table.sizes.sum())
+        if records == 0:
+            raise InfeasibleError("sizes: no owner has an example; give at least one")
+        if self.expected_batch_size is not None and not self.expected_batch_size <= records:
+            raise InfeasibleError(
+                f"expected_batch_size={self.expected_batch_size:g}: the owners have {records} examples in all, and a "
+                f"rate is at most 1; ask for at most {records}"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Request:
+    """A target for classes of budgets."""
+
+    classes: BudgetClasses
+    steps: int
+    target: Target
+    accountant: str
+    fairness: Fairness
+
+    @property
+    def batch(self) -> float:
+        """The expected batch size, where it is given."""
+        return self.target.expected_batch_size or 0.0
+
+    @property
+    def rate(self) -> float:
+        """The common rate of plans that treat all records alike."""
+        return self.batch / float(self.classes.records.sum())
+
+    @cached_property
+    def mu(self) -> FloatArray:
+        """The Gaussian parameter that each class allows."""
+        return gaussian_mu(self.classes.epsilons, self.classes.deltas)
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """A rate and a noise multiplier for each class."""
+
+    rates: FloatArray
+    multipliers: FloatArray

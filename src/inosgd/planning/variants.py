@@ -1,0 +1,171 @@
+"""Variants: which point of each owner's privacy curve a plan chooses.
+
+Any pair (q_n, C_n) on owner n's own curve is allowed.
+
+    uniform   one rate and one threshold for all, and the noise that the strictest budget needs (DP-SGD)
+    sample    one threshold for all, a rate per owner (SAMPLE)
+    scale     one rate for all, a threshold per owner (SCALE)
+    both      rates on the path between SCALE's and SAMPLE's, a threshold per owner
+    fair      alpha-fair shares of the expected batch, a threshold per owner, a cap on unequal signals
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from scipy.optimize import brentq
+
+from inosgd._arrays import FloatArray
+from inosgd.errors import InfeasibleError
+from inosgd.planning.classes import BudgetClasses
+from inosgd.planning.request import Request, Solution, Target
+from inosgd.planning.shares import fair_rates
+from inosgd.planning.solving import (
+    LARGEST_MULTIPLIER,
+    SMALLEST_MULTIPLIER,
+    anchors_of,
+    guess_rates,
+    solve_multipliers,
+    solve_rates,
+    spread_from_anchors,
+)
+
+BATCH_TOLERANCE = 1e-3
+FARTHEST_BATCH = 0.01
+MOST_CORRECTIONS = 20
+"""SAMPLE's noise scale is solved until the expected batch is within the first; beyond the second is an error."""
+
+
+def uniform(request: Request) -> Solution:
+    """One rate for all, and for all the noise multiplier that the strictest class needs."""
+    rates = np.full(len(request.classes), request.rate)
+    multipliers = solve_multipliers(request.classes, rates, request.steps, request.accountant)
+    return Solution(rates, np.full(len(rates), multipliers.max()))
+
+
+def scale(request: Request) -> Solution:
+    """One rate for all, and the noise multiplier that each class needs at it."""
+    return _with_multipliers(request, np.full(len(request.classes), request.rate))
+
+
+def sample(request: Request) -> Solution:
+    """One noise multiplier for all, and the rate that each class allows at it."""
+    target = request.target
+    if target.noise_scale is not None and target.clipping_threshold is not None:
+        multiplier = target.noise_scale / target.clipping_threshold
+        rates = _rates_for_noise(request, multiplier)
+    else:
+        multiplier, rates = _sample_for_batch(request)
+    return Solution(rates, np.full(len(rates), multiplier))
+
+
+def both(request: Request) -> Solution:
+    """The geometric mean of SCALE's and SAMPLE's rates, weighted by the mix."""
+    sampled = _sample_for_batch(request)[1]
+    mixed = sampled**request.fairness.mix * request.rate ** (1 - request.fairness.mix)
+    total = float(np.dot(mixed, request.classes.records))
+    return _with_multipliers(request, np.minimum(mixed * (request.batch / total), 1.0))
+
+
+def fair(request: Request) -> Solution:
+    """Alpha-fair shares; then no signal per record above ``max_ratio`` times the smallest one."""
+    classes, fairness = request.classes, request.fairness
+    rates = fair_rates(request.mu, classes.records, request.steps, request.batch, fairness.exponent)
+    solution = _never_less_for_more(classes, _with_multipliers(request, rates))
+    signal = solution.rates / solution.multipliers
+    cap = fairness.max_ratio * signal[classes.records > 0].min()
+    return Solution(solution.rates, solution.multipliers * np.maximum(signal / cap, 1.0))
+
+
+VARIANTS: dict[str, Callable[[Request], Solution]] = {
+    "uniform": uniform,
+    "sample": sample,
+    "scale": scale,
+    "both": both,
+    "fair": fair,
+}
+
+
+def _with_multipliers(request: Request, rates: FloatArray) -> Solution:
+    return Solution(rates, solve_multipliers(request.classes, rates, request.steps, request.accountant))
+
+
+def _never_less_for_more(classes: BudgetClasses, solution: Solution) -> Solution:
+    """Within a delta, a class whose signal fell below a stricter one's takes that one's terms.
+
+    Terms that keep a stricter budget keep a larger one. Signals rise with budgets up to the tolerance of
+    solving; this removes the tolerance.
+    """
+    chosen = np.arange(len(classes))
+    signal = solution.rates / solution.multipliers
+    for index in range(1, len(classes)):
+        same_delta = classes.deltas[index] == classes.deltas[index - 1]
+        if same_delta and signal[index] < signal[chosen[index - 1]]:
+            chosen[index] = chosen[index - 1]
+    return Solution(solution.rates[chosen], solution.multipliers[chosen])
+
+
+def _rates_for_noise(request: Request, multiplier: float) -> FloatArray:
+    """The largest rates at a given noise; refused where they do not even add up to one example per step."""
+    classes, target = request.classes, request.target
+    if multiplier >= SMALLEST_MULTIPLIER:
+        rates = solve_rates(classes, multiplier, request.steps, request.accountant)
+        if np.dot(rates, classes.records) >= 1:
+            return rates
+    one_example = replace(request, target=Target(1.0, target.clipping_threshold, None))
+    enough = _sample_for_batch(one_example)[0] * (target.clipping_threshold or 0.0)
+    owner = classes.names[int(np.argmin(classes.epsilons))]
+    raise InfeasibleError(
+        f"noise_scale={target.noise_scale:g}: owner {owner!r} and the others can hardly be sampled at all with so "
+        f"little noise; give a noise scale of at least {enough:.3g}, where one example per step is allowed",
+        owner=owner,
+    )
+
+
+def _sample_for_batch(request: Request) -> tuple[float, FloatArray]:
+    """The common noise multiplier at which the largest rates add up to the expected batch, and those rates.
+
+    The central limit gives the first multiplier. After each exact solution at the anchors, its rates are corrected
+    by what the limit was wrong by, which changes slowly with the multiplier.
+    """
+    classes, batch, mu = request.classes, request.batch, request.mu
+    anchors = anchors_of(classes)
+    few = classes.only(anchors)
+    correction = np.ones(len(classes))
+
+    def guess(multiplier: float) -> FloatArray:
+        return np.minimum(guess_rates(mu, multiplier, request.steps) * correction, 1.0)
+
+    def surplus(log_multiplier: float) -> float:
+        return float(np.dot(guess(math.exp(log_multiplier)), classes.records)) - batch
+
+    multiplier = math.exp(_root_or_end(surplus))
+    for _ in range(MOST_CORRECTIONS):
+        rates = solve_rates(few, multiplier, request.steps, request.accountant, guess(multiplier)[anchors])
+        wrong = np.log(rates / guess_rates(mu[anchors], multiplier, request.steps))
+        correction = np.exp(spread_from_anchors(classes, anchors, np.where(rates < 1, wrong, np.maximum(wrong, 0.0))))
+        if abs(surplus(math.log(multiplier))) <= BATCH_TOLERANCE * batch:
+            break
+        multiplier = math.exp(_root_or_end(surplus))
+    rates = solve_rates(classes, multiplier, request.steps, request.accountant, guess(multiplier))
+    _check_batch(request, float(np.dot(rates, classes.records)))
+    return multiplier, rates
+
+
+def _check_batch(request: Request, reached: float) -> None:
+    if not abs(reached - request.batch) <= FARTHEST_BATCH * request.batch:
+        raise InfeasibleError(
+            f"expected_batch_size={request.batch:g}: by {request.accountant!r} no common threshold gives this batch; "
+            f"the nearest found is {reached:.4g}; ask for that, or choose another variant or accountant"
+        )
+
+
+def _root_or_end(surplus: Callable[[float], float]) -> float:
+    """Where ``surplus``, increasing in the log of the multiplier, is 0; the end of the range if it never is."""
+    low, high = math.log(SMALLEST_MULTIPLIER), math.log(LARGEST_MULTIPLIER)
+    if surplus(low) >= 0:
+        return low
+    return high if surplus(high) <= 0 else float(brentq(surplus, low, high, xtol=1e-9))
