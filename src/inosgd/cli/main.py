@@ -8,7 +8,7 @@ import sys
 import typer
 
 import inosgd
-from inosgd.cli import compare
+from inosgd.cli import compare, plan
 from inosgd.cli.console import messages
 from inosgd.errors import InosgdError
 
@@ -20,6 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("compare")(compare.compare_command)
+app.command("plan")(plan.plan_command)
 
 
 def _show_version(requested: bool) -> None:

@@ -20,11 +20,12 @@ from scipy.special import log_ndtr, ndtr
 from inosgd._arrays import FloatArray, IntArray
 from inosgd.accounting import Exposures, epsilons
 from inosgd.errors import InfeasibleError
-from inosgd.planning.classes import BudgetClasses
+from inosgd.planning.classes import MOST_EXACT, BudgetClasses
 
-CLOSEST = 5e-4
-FARTHEST = 1.5e-3
-"""A solved epsilon lies between (1 - FARTHEST) and (1 - CLOSEST) times its budget.
+CLOSEST = 1e-4
+FARTHEST = 3e-4
+FARTHEST_OF_MANY = 1.5e-3
+"""A solved epsilon lies between (1 - FARTHEST) and (1 - CLOSEST) times its budget; with many classes, less close.
 
 The gap to the budget leaves room for the reference accountant, whose grid or orders differ from ours.
 """
@@ -163,8 +164,9 @@ def _solve(
     low, high = np.full(len(which), lowest), np.full(len(which), highest)
     within = np.full(len(which), np.nan)
     last_knob, last_excess = np.full(len(which), np.nan), np.full(len(which), np.nan)
-    aim = np.log(classes.epsilons[which] * (1 - (CLOSEST + FARTHEST) / 2))
-    tolerance = (FARTHEST - CLOSEST) / 2
+    farthest = FARTHEST if len(classes) <= MOST_EXACT else FARTHEST_OF_MANY
+    aim = np.log(classes.epsilons[which] * (1 - (CLOSEST + farthest) / 2))
+    tolerance = (farthest - CLOSEST) / 2
     for iteration in range(MOST_ITERATIONS):
         knob = knobs[active]
         excess = _log_excess(evaluate(knob, which[active]), aim[active])

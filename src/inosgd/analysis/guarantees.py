@@ -1,0 +1,40 @@
+"""Guarantees: what a plan means for several records of one owner, and for the rest of each privacy profile."""
+
+from __future__ import annotations
+
+from inosgd.accounting.group import composed_group_epsilon
+from inosgd.accounting.privacy_loss import SampledGaussian, compose
+from inosgd.accounting.profile import RiskProfile, risk_profile
+from inosgd.plan import Plan
+
+GROUP_SIZES = (1, 2, 5, 10)
+
+
+def group_guarantees(plan: Plan, owner: int, sizes: tuple[int, ...] = GROUP_SIZES) -> dict[str, float]:
+    """The epsilon of groups of the owner's records at its delta, by their size; "all" for all of them together.
+
+    The guarantee of a plan is per record. This is what it amounts to for several, so that nobody takes it for a
+    guarantee of the owner as a whole. Sizes that the owner does not have are left out.
+    """
+    records = int(plan.table.sizes[owner])
+    delta = float(plan.table.deltas[owner])
+    exposures = owner_exposures(plan, owner)
+    groups = {str(size): size for size in sizes if size <= records}
+    if records > 0:
+        groups["all"] = records
+    return {name: composed_group_epsilon(exposures, delta, size) for name, size in groups.items()}
+
+
+def owner_risks(plan: Plan, owner: int) -> RiskProfile:
+    """The owner's privacy profile beyond its one (epsilon, delta)."""
+    return risk_profile(compose(owner_exposures(plan, owner)), float(plan.table.deltas[owner]))
+
+
+def owner_exposures(plan: Plan, owner: int) -> list[SampledGaussian]:
+    """What the plan does to each record of the owner, phase by phase."""
+    return [
+        SampledGaussian(
+            float(phase.terms.sampling_rates[owner]), float(phase.terms.noise_multipliers()[owner]), phase.steps
+        )
+        for phase in plan.phases
+    ]

@@ -1,0 +1,334 @@
+"""``inosgd plan``: from budgets to rates, thresholds and noise, and what they mean for every owner."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.table import Table
+
+from inosgd.accounting import ACCOUNTANTS
+from inosgd.accounting.profile import RiskProfile, gaussian_profile
+from inosgd.analysis.guarantees import group_guarantees, owner_risks
+from inosgd.cli.console import messages, results
+from inosgd.datasets.budgets import read_owner_table
+from inosgd.errors import InfeasibleError, InvalidArgumentError
+from inosgd.owners import OwnerTable
+from inosgd.plan import Plan
+from inosgd.planning import VARIANTS, Fairness, make_plan, signal_ratio, signals, widest_angle
+
+MOST_ROWS = 12
+"""With more owners than this, the table shows the strictest, the median and the most liberal one."""
+
+CURVE_NOISE_SCALES = (1.0, 2.0, 3.0, 4.0)
+CURVE_RATES = (0.01, 0.02, 0.05, 0.1)
+
+
+def plan_command(
+    epsilon: Annotated[str | None, typer.Option(help="Budgets, separated by commas.")] = None,
+    sizes: Annotated[str | None, typer.Option(help="Numbers of records, separated by commas.")] = None,
+    delta: Annotated[float, typer.Option(help="Delta of every owner that names none.")] = 1e-5,
+    owners: Annotated[Path | None, typer.Option(help="A CSV file: owner,epsilon,delta,size.")] = None,
+    steps: Annotated[int, typer.Option(help="The number of steps.")] = 1000,
+    batch: Annotated[float | None, typer.Option(help="The expected batch size.")] = None,
+    threshold: Annotated[float | None, typer.Option(help="The mean clipping threshold.")] = None,
+    noise_scale: Annotated[float | None, typer.Option(help="The noise scale, instead of one of those.")] = None,
+    variant: Annotated[str, typer.Option(help=f"One of: {', '.join(VARIANTS)}.")] = "fair",
+    accountant: Annotated[str, typer.Option(help=f"One of: {', '.join(ACCOUNTANTS)}.")] = "pld",
+    fairness: Annotated[float, typer.Option(help="Exponent of fair: 0 most signal, inf equal signals.")] = 8.0,
+    max_ratio: Annotated[float, typer.Option(help="Cap of fair: 1 balance of DP-SGD, inf none.")] = 2.0,
+    mix: Annotated[float, typer.Option(help="Mix of both: 0 scale, 1 sample.")] = 0.5,
+    profile_margin: Annotated[float | None, typer.Option(help="Keep profiles this close to a Gaussian's.")] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="All variants side by side.")] = False,
+    curve: Annotated[bool, typer.Option("--curve", help="Rate and threshold against budget.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="The risks behind each epsilon.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Write the plan to this file, which must not exist.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> None:
+    """Plan sampling rates, clipping thresholds and noise for individual budgets."""
+    if out is not None and out.exists():
+        raise InvalidArgumentError(f"out={str(out)!r}: it already exists; choose a new file")
+    table = _owner_table(epsilon, sizes, delta, owners, curve)
+    if curve:
+        _show(_curve(table, steps, accountant), as_json, _curve_tables)
+        return
+    batch, threshold = _default_targets(batch, threshold, noise_scale, variant, compare)
+    knobs = Fairness(fairness, max_ratio, mix)
+
+    def planned(chosen: str) -> Plan:
+        with messages.status(f"planning {chosen} for {len(table)} owners"):
+            return make_plan(
+                table,
+                steps=steps,
+                variant=chosen,
+                expected_batch_size=batch,
+                clipping_threshold=threshold,
+                noise_scale=noise_scale,
+                accountant=accountant,
+                fairness=knobs,
+                profile_margin=profile_margin,
+            )
+
+    if compare:
+        _show(_comparison(planned), as_json, _comparison_table)
+        return
+    plan = planned(variant)
+    if out is not None:
+        out.write_text(plan.to_json() + "\n", encoding="utf-8")
+    _show(_described(plan, profile, everyone=as_json), as_json, _plan_tables)
+
+
+def _owner_table(epsilon: str | None, sizes: str | None, delta: float, owners: Path | None, curve: bool) -> OwnerTable:
+    if owners is not None and (epsilon or sizes):
+        raise InvalidArgumentError(f"owners={str(owners)!r}: give either a file or --epsilon and --sizes, not both")
+    if owners is not None:
+        return read_owner_table(owners, delta)
+    if epsilon is None and curve:
+        epsilon = "0.1,0.2,0.5,1,2,3,5,8"
+    if epsilon is None or (sizes is None and not curve):
+        raise InvalidArgumentError("owners: give --owners FILE, or --epsilon 0.1,1 with --sizes 30596,29404")
+    epsilons = _listed("epsilon", epsilon, float)
+    counts = _listed("sizes", sizes, int) if sizes is not None else [1] * len(epsilons)
+    if len(counts) != len(epsilons):
+        raise InvalidArgumentError(f"sizes={sizes!r}: {len(epsilons)} budgets need as many sizes")
+    names = tuple(f"owner {number}" for number in range(1, len(epsilons) + 1))
+    return OwnerTable(names, np.array(epsilons), np.full(len(epsilons), delta), np.array(counts))
+
+
+def _listed(name: str, text: str, convert: Callable[[str], Any]) -> list[Any]:
+    try:
+        return [convert(part) for part in text.split(",")]
+    except ValueError:
+        raise InvalidArgumentError(f"{name}={text!r}: give numbers separated by commas") from None
+
+
+def _default_targets(
+    batch: float | None, threshold: float | None, noise_scale: float | None, variant: str, compare: bool
+) -> tuple[float | None, float | None]:
+    """A threshold of 1 where none is given: only the ratio of thresholds to the noise matters to privacy."""
+    if noise_scale is not None and compare:
+        raise InvalidArgumentError(f"noise_scale={noise_scale:g}: --compare needs --batch and --threshold instead")
+    if noise_scale is None or variant == "sample":
+        threshold = 1.0 if threshold is None else threshold
+    return batch, threshold
+
+
+def _described(plan: Plan, profile: bool, everyone: bool) -> dict[str, Any]:
+    terms, strength = plan.at(0), signals(plan)
+    known: dict[tuple[float, ...], dict[str, Any]] = {}
+    rows = []
+    for owner in range(len(plan.table)) if everyone else _shown_owners(plan):
+        name, budget, size = plan.table.names[owner], plan.table.budget(owner), int(plan.table.sizes[owner])
+        rate, threshold = float(terms.sampling_rates[owner]), float(terms.clipping_thresholds[owner])
+        key = (rate, threshold, budget.epsilon, budget.delta, size)
+        if key not in known:
+            known[key] = _owner_guarantees(plan, owner, profile)
+        rows.append(
+            {
+                "name": name,
+                "epsilon": budget.epsilon,
+                "delta": budget.delta,
+                "size": size,
+                "sampling_rate": rate,
+                "clipping_threshold": threshold,
+                "expected_records": rate * size,
+                "signal": float(strength[owner]),
+                "spent": float(plan.spent[owner]),
+                "unspent": float(plan.table.epsilons[owner] - plan.spent[owner]),
+                **known[key],
+            }
+        )
+    return {
+        "variant": plan.variant,
+        "accountant": plan.accountant,
+        "steps": plan.steps,
+        "noise_scale": terms.noise_scale,
+        "expected_batch_size": terms.expected_batch_size,
+        "signal_ratio": signal_ratio(plan),
+        "widest_angle": widest_angle(plan),
+        "owner_count": len(plan.table),
+        "owners": rows,
+    }
+
+
+def _owner_guarantees(plan: Plan, owner: int, profile: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {"group": group_guarantees(plan, owner)}
+    if profile:
+        budget = plan.table.budget(owner)
+        found["profile"] = dataclasses.asdict(owner_risks(plan, owner))
+        found["gaussian_profile"] = dataclasses.asdict(gaussian_profile(budget.epsilon, budget.delta))
+    return found
+
+
+def _shown_owners(plan: Plan) -> list[int]:
+    if len(plan.table) <= MOST_ROWS:
+        return list(range(len(plan.table)))
+    by_privacy = np.argsort(plan.table.privacy_ranks, kind="stable")
+    return [int(by_privacy[0]), int(by_privacy[len(by_privacy) // 2]), int(by_privacy[-1])]
+
+
+def _plan_tables(described: dict[str, Any]) -> list[Table | str]:
+    shown: list[Table | str] = [_plan_table(described)]
+    if "profile" in described["owners"][0]:
+        shown.append(_profile_table(described["owners"]))
+    if len(described["owners"]) < described["owner_count"]:
+        shown.append(f"Of {described['owner_count']} owners: the strictest, the median and the most liberal.")
+    shown.append(
+        f"Noise scale {described['noise_scale']:.6g}, expected batch {described['expected_batch_size']:.6g}. The "
+        f"largest signal is {described['signal_ratio']:.3g} times the smallest: the paper's condition for every "
+        f"owner's loss to fall can hold up to an angle of {described['widest_angle']:.0f}° between gradients."
+    )
+    shown.append("The guarantee is per record: ε for 10 records is what ten records of an owner have together.")
+    return shown
+
+
+def _plan_table(described: dict[str, Any]) -> Table:
+    title = f"{described['variant']} plan, {described['steps']} steps, accountant {described['accountant']}"
+    table = Table(title=title, title_justify="left")
+    table.add_column("owner")
+    for heading in ("records", "ε allowed", "δ", "rate", "threshold", "records a step", "signal", "ε spent"):
+        table.add_column(heading, justify="right")
+    table.add_column("ε for 10 records", justify="right")
+    for owner in described["owners"]:
+        table.add_row(
+            owner["name"],
+            str(owner["size"]),
+            f"{owner['epsilon']:.4g}",
+            f"{owner['delta']:.3g}",
+            f"{owner['sampling_rate']:.4g}",
+            f"{owner['clipping_threshold']:.4g}",
+            f"{owner['expected_records']:.4g}",
+            f"{owner['signal']:.4g}",
+            _rounded_up(owner["spent"]),
+            _rounded_up(owner["group"].get("10", owner["group"].get("all", math.nan))),
+        )
+    return table
+
+
+def _profile_table(owners: list[dict[str, Any]]) -> Table:
+    table = Table(title="The risks behind each ε, and in brackets a Gaussian's with that budget", title_justify="left")
+    headings = {
+        "advantage": "advantage",
+        "epsilon_at_tenth": "ε at δ/10",
+        "epsilon_at_hundredth": "ε at δ/100",
+        "epsilon_at_thousandth": "ε at δ/1000",
+        "true_positive_rate_at_1_percent": "TPR at FPR 1%",
+        "true_positive_rate_at_1_permille": "TPR at FPR 0.1%",
+    }
+    if set(headings) != {field.name for field in dataclasses.fields(RiskProfile)} - {"delta"}:
+        raise TypeError("a risk has no heading")
+    table.add_column("owner")
+    for heading in headings.values():
+        table.add_column(heading, justify="right")
+    for owner in owners:
+        cells = [f"{owner['profile'][k]:.4g} ({owner['gaussian_profile'][k]:.4g})" for k in headings]
+        table.add_row(owner["name"], *cells)
+    return table
+
+
+def _comparison(planned: Callable[[str], Plan]) -> dict[str, Any]:
+    rows: dict[str, Any] = {}
+    for variant in VARIANTS:
+        try:
+            plan = planned(variant)
+        except InfeasibleError as error:
+            rows[variant] = {"infeasible": str(error)}
+            continue
+        by_privacy = np.argsort(plan.table.privacy_ranks, kind="stable")
+        present = [int(owner) for owner in by_privacy if plan.table.sizes[owner] > 0]
+        strength = signals(plan)
+        rows[variant] = {
+            "noise_scale": plan.at(0).noise_scale,
+            "strictest_signal": float(strength[present[0]]),
+            "most_liberal_signal": float(strength[present[-1]]),
+            "signal_ratio": signal_ratio(plan),
+            "widest_angle": widest_angle(plan),
+            "least_spent_share": float((plan.spent / plan.table.epsilons)[present].min()),
+        }
+    return {"variants": rows}
+
+
+def _comparison_table(compared: dict[str, Any]) -> list[Table | str]:
+    table = Table(title="The same budgets, steps and batch by every variant", title_justify="left")
+    table.add_column("variant")
+    headings = ("noise scale", "strictest signal", "most liberal signal", "largest ratio", "angle", "least used budget")
+    for heading in headings:
+        table.add_column(heading, justify="right")
+    for variant, row in compared["variants"].items():
+        if "infeasible" in row:
+            table.add_row(variant, "infeasible", *[""] * (len(headings) - 1))
+            continue
+        table.add_row(
+            variant,
+            f"{row['noise_scale']:.5g}",
+            f"{row['strictest_signal']:.4g}",
+            f"{row['most_liberal_signal']:.4g}",
+            f"{row['signal_ratio']:.3g}",
+            f"{row['widest_angle']:.0f}°",
+            f"{100 * row['least_spent_share']:.0f} %",
+        )
+    return [table, "A signal is what an owner contributes per step over the noise: rate x records x threshold / noise."]
+
+
+def _curve(table: OwnerTable, steps: int, accountant: str) -> dict[str, Any]:
+    """Rates at threshold 1 for several noise scales, and thresholds at noise scale 4 for several rates (Fig. C.1)."""
+    alone = OwnerTable(table.names, table.epsilons, table.deltas, np.full(len(table), 10**6))
+    rates, thresholds = {}, {}
+    with messages.status("planning curves"):
+        for noise in CURVE_NOISE_SCALES:
+            plan = make_plan(
+                alone, steps=steps, variant="sample", clipping_threshold=1.0, noise_scale=noise, accountant=accountant
+            )
+            rates[f"{noise:g}"] = plan.at(0).sampling_rates.tolist()
+        for rate in CURVE_RATES:
+            batch = rate * int(alone.sizes.sum())
+            plan = make_plan(
+                alone, steps=steps, variant="scale", expected_batch_size=batch, noise_scale=4.0, accountant=accountant
+            )
+            thresholds[f"{rate:g}"] = plan.at(0).clipping_thresholds.tolist()
+    return {
+        "steps": steps,
+        "accountant": accountant,
+        "epsilons": table.epsilons.tolist(),
+        "rate_by_noise_scale": rates,
+        "threshold_by_rate": thresholds,
+    }
+
+
+def _curve_tables(curves: dict[str, Any]) -> list[Table | str]:
+    shown: list[Table | str] = []
+    titles = {
+        "rate_by_noise_scale": ("Sampling rate by budget at threshold 1 (SAMPLE)", "noise scale"),
+        "threshold_by_rate": ("Clipping threshold by budget at noise scale 4 (SCALE)", "rate"),
+    }
+    for key, (title, label) in titles.items():
+        table = Table(title=f"{title}, {curves['steps']} steps, {curves['accountant']}", title_justify="left")
+        table.add_column("ε", justify="right")
+        for value in curves[key]:
+            table.add_column(f"{label} {value}", justify="right")
+        for row, epsilon in enumerate(curves["epsilons"]):
+            table.add_row(f"{epsilon:g}", *(f"{column[row]:.4g}" for column in curves[key].values()))
+        shown.append(table)
+    return shown
+
+
+def _rounded_up(epsilon: float) -> str:
+    """Four digits, rounded to the private side."""
+    if not math.isfinite(epsilon) or epsilon == 0:
+        return f"{epsilon:g}"
+    unit = 10.0 ** (math.floor(math.log10(epsilon)) - 3)
+    return f"{math.ceil(epsilon / unit - 1e-9) * unit:.4g}"
+
+
+def _show(value: dict[str, Any], as_json: bool, tables: Callable[[dict[str, Any]], list[Table | str]]) -> None:
+    if as_json:
+        typer.echo(json.dumps(value, allow_nan=False, default=str))
+        return
+    for shown in tables(value):
+        results.print(shown, highlight=False)

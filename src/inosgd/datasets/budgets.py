@@ -1,0 +1,77 @@
+"""Budgets from a CSV file with the columns ``owner,epsilon,delta,size``."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+
+from inosgd._arrays import FloatArray
+from inosgd.errors import InvalidArgumentError
+from inosgd.owners import OwnerTable
+
+REQUIRED = ("owner", "epsilon", "size")
+
+
+def read_owner_table(path: Path, default_delta: float) -> OwnerTable:
+    """The owners in ``path``; ``delta`` may be left out as a column or in a row and is then ``default_delta``.
+
+    Raises:
+        InvalidArgumentError: Naming the file, the line, the column and the value.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(f"owners={str(path)!r}: cannot be read as UTF-8 text ({error})") from None
+    reader = csv.DictReader(text.splitlines())
+    missing = [column for column in REQUIRED if column not in (reader.fieldnames or [])]
+    if missing:
+        raise InvalidArgumentError(
+            f"{path}: no column {missing[0]!r}; the first line must name the columns owner,epsilon,delta,size"
+        )
+    rows = list(reader)
+    if not rows:
+        raise InvalidArgumentError(f"{path}: no owner; add a line for each below the column names")
+    lines = list(enumerate(rows, start=2))
+    return OwnerTable(
+        tuple(_text(path, line, row, "owner") for line, row in lines),
+        _numbers(path, lines, "epsilon", None),
+        _numbers(path, lines, "delta", default_delta),
+        np.array([_whole(path, line, row, "size") for line, row in lines]),
+    )
+
+
+Row = dict[str, str | None]
+
+
+def _text(path: Path, line: int, row: Row, column: str) -> str:
+    value = (row.get(column) or "").strip()
+    if not value:
+        raise InvalidArgumentError(f"{path}, line {line}: column {column!r} is empty; fill it in")
+    return value
+
+
+def _numbers(path: Path, lines: Iterable[tuple[int, Row]], column: str, default: float | None) -> FloatArray:
+    return np.array([_number(path, line, row, column, default) for line, row in lines])
+
+
+def _number(path: Path, line: int, row: Row, column: str, default: float | None) -> float:
+    if default is not None and not (row.get(column) or "").strip():
+        return default
+    value = _text(path, line, row, column)
+    try:
+        number = float(value)
+    except ValueError:
+        raise InvalidArgumentError(f"{path}, line {line}: {column}={value!r} is not a number") from None
+    if not number > 0:
+        raise InvalidArgumentError(f"{path}, line {line}: {column}={value!r}: give a number greater than 0")
+    return number
+
+
+def _whole(path: Path, line: int, row: Row, column: str) -> int:
+    value = _text(path, line, row, column)
+    if not value.isdigit():
+        raise InvalidArgumentError(f"{path}, line {line}: {column}={value!r}: give a whole number of at least 0")
+    return int(value)

@@ -1,0 +1,50 @@
+"""Breast cancer: scikit-learn's 569 cases, of which the malignant ones belong to a strict owner.
+
+The 30 features are ten measurements of cell nuclei: their mean, standard error and worst value. Their ranges are
+published with the data, so scaling each to [-1, 1] costs no privacy. A fifth of each class is held out.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from sklearn.datasets import load_breast_cancer
+from sklearn.model_selection import train_test_split
+
+from inosgd.models import perceptron
+from inosgd.owners import Budget, Owners
+from inosgd.studies.study import Settings, Study, StudyData
+
+BUDGETS = {"malignant": Budget(epsilon=0.5, delta=1e-5), "benign": Budget(epsilon=5.0, delta=1e-5)}
+
+LARGEST_MEANS = (28.11, 39.28, 188.5, 2501.0, 0.163, 0.345, 0.427, 0.201, 0.304, 0.097)
+LARGEST_ERRORS = (2.873, 4.885, 21.98, 542.2, 0.031, 0.135, 0.396, 0.053, 0.079, 0.03)
+LARGEST_WORSTS = (36.04, 49.54, 251.2, 4254.0, 0.223, 1.058, 1.252, 0.291, 0.664, 0.208)
+LARGEST = np.array(LARGEST_MEANS + LARGEST_ERRORS + LARGEST_WORSTS)
+"""The published upper end of each feature's range; the lower end is taken as 0."""
+
+
+def split(seed: int) -> StudyData:
+    """A stratified split; malignant cases belong to the strict owner and benign ones to the liberal one."""
+    features, benign = load_breast_cancer(return_X_y=True)
+    scaled = (2 * np.clip(features / LARGEST, 0, 1) - 1).astype(np.float32)
+    train, held_out = train_test_split(np.arange(len(benign)), test_size=0.2, stratify=benign, random_state=seed)
+    names = np.array(list(BUDGETS))
+    return StudyData(
+        owners=Owners.from_labels(names[benign[train]], BUDGETS),
+        inputs=torch.from_numpy(scaled[train]),
+        targets=torch.from_numpy(benign[train]),
+        held_out_inputs=torch.from_numpy(scaled[held_out]),
+        held_out_targets=torch.from_numpy(benign[held_out]),
+        held_out_groups=benign[held_out],
+    )
+
+
+BREAST_CANCER = Study(
+    name="breast-cancer",
+    description="breast-cancer cases: malignant ones belong to an owner with epsilon 0.5, benign ones to one with 5",
+    budgets=BUDGETS,
+    settings=Settings(steps=100, expected_batch_size=64, clipping_threshold=0.1, learning_rate=20.0),
+    split=split,
+    model=lambda seed: perceptron(30, 16, 2, seed=seed),
+)
