@@ -14,7 +14,7 @@ from rich.table import Table
 
 from inosgd import _validate
 from inosgd.analysis.summary import MeanSd
-from inosgd.cli.console import messages, results
+from inosgd.cli.console import messages, plain_table, results
 from inosgd.cli.folders import run_folder
 from inosgd.errors import InvalidArgumentError
 from inosgd.method import METHODS, method_named
@@ -51,9 +51,7 @@ def compare_command(
     if as_json:
         typer.echo(json.dumps(report))
         return
-    results.print(_table(chosen, entered, summaries, seeds))
-    results.print(verdict(summaries), highlight=False)
-    results.print(f"Run folder: {final}", highlight=False)
+    _print(chosen, entered, summaries, seeds, final)
 
 
 def _study(name: str, steps: int | None, accountant: str | None) -> Study:
@@ -66,7 +64,7 @@ def _study(name: str, steps: int | None, accountant: str | None) -> Study:
 
 def _run_all(study: Study, entered: Sequence[Entrant], seeds: Sequence[int], folder: Path) -> list[Run]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=messages, transient=True) as progress:
+    with Progress(*columns, console=messages(), transient=True) as progress:
         task = progress.add_task("planning and training", total=len(entered) * len(seeds))
         runs = []
         for run in compare(study, entered, seeds, folder):
@@ -92,32 +90,43 @@ def _report(
     }
 
 
-def _table(study: Study, entered: Sequence[Entrant], summaries: dict[str, Summary], seeds: int) -> Table:
-    settings = study.settings
-    table = Table(
-        title=f"{study.description}\n{settings.steps} steps, expected batch {settings.expected_batch_size:g}, "
-        f"{seeds} paired seeds, accountant {settings.accountant}: mean ± standard deviation",
-        title_justify="left",
+def _print(study: Study, entered: Sequence[Entrant], summaries: dict[str, Summary], seeds: int, folder: Path) -> None:
+    settings, shown = study.settings, results()
+    shown.print(f"[bold]{study.description}[/]")
+    shown.print(
+        f"{settings.steps} steps, expected batch {settings.expected_batch_size:g}, {seeds} paired seeds, accountant "
+        f"{settings.accountant}; percent right on held-out data, mean ± standard deviation\n"
     )
-    table.add_column("method")
-    table.add_column("plan")
-    table.add_column("overall", justify="right")
-    table.add_column("worst owner", justify="right")
-    for name in study.budgets:
-        table.add_column(f"{name}\nrecall", justify="right")
-        table.add_column("\nloss", justify="right")
-        table.add_column("\nε spent of allowed", justify="right")
+    shown.print(_method_table(entered, summaries))
+    shown.print(
+        "\n[bold]What every owner gets[/], the ε of single records, and that of 2, 10 and all of them together\n"
+    )
+    shown.print(_owner_table(summaries))
+    shown.print(f"\n{verdict(summaries)}")
+    shown.print(f"Run folder: {folder}")
+
+
+def _method_table(entered: Sequence[Entrant], summaries: dict[str, Summary]) -> Table:
+    table = plain_table("method", "plan", right=("overall", "worst owner"))
     for entrant in entered:
         summary = summaries[entrant.label]
-        cells = [entrant.label, entrant.method.variant, _percent(summary.overall), _percent(summary.worst)]
-        for owner in summary.owners.values():
-            cells += [_percent(owner.recall), _number(owner.loss), f"{owner.spent:.2f} of {owner.allowed:g}"]
-        table.add_row(*cells)
+        table.add_row(entrant.label, entrant.method.variant, _percent(summary.overall), _percent(summary.worst))
+    return table
+
+
+def _owner_table(summaries: dict[str, Summary]) -> Table:
+    groups = ("2", "10", "all")
+    table = plain_table("method", "owner", right=("recall", "loss", "ε spent", "of", *groups))
+    for method, summary in summaries.items():
+        for name, owner in summary.owners.items():
+            together = [f"{owner.group[size]:.2g}" if size in owner.group else "" for size in groups]
+            cells = [_percent(owner.recall), _number(owner.loss), f"{owner.spent:.3f}", f"{owner.allowed:g}", *together]
+            table.add_row(method if name == next(iter(summary.owners)) else "", name, *cells)
     return table
 
 
 def _percent(value: MeanSd) -> str:
-    return f"{100 * value.mean:.1f} ± {100 * value.sd:.1f} %"
+    return f"{100 * value.mean:.1f} ± {100 * value.sd:.1f}"
 
 
 def _number(value: MeanSd) -> str:

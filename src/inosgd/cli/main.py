@@ -6,6 +6,7 @@ import signal
 import sys
 
 import typer
+from rich.markup import escape
 
 import inosgd
 from inosgd.cli import compare, plan
@@ -42,12 +43,8 @@ def main() -> None:
     try:
         app()
     except InosgdError as error:
-        messages.print(f"[bold red]error:[/] {_escaped(error)}", highlight=False, soft_wrap=True)
+        messages().print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
-        messages.print("interrupted; nothing was kept")
+        messages().print("interrupted; nothing was kept")
         sys.exit(130)
-
-
-def _escaped(error: InosgdError) -> str:
-    return str(error).replace("[", "\\[")

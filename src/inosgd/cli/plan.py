@@ -16,7 +16,7 @@ from rich.table import Table
 from inosgd.accounting import ACCOUNTANTS
 from inosgd.accounting.profile import RiskProfile, gaussian_profile
 from inosgd.analysis.guarantees import group_guarantees, owner_risks
-from inosgd.cli.console import messages, results
+from inosgd.cli.console import messages, plain_table, results
 from inosgd.datasets.budgets import read_owner_table
 from inosgd.errors import InfeasibleError, InvalidArgumentError
 from inosgd.owners import OwnerTable
@@ -62,7 +62,7 @@ def plan_command(
     knobs = Fairness(fairness, max_ratio, mix)
 
     def planned(chosen: str) -> Plan:
-        with messages.status(f"planning {chosen} for {len(table)} owners"):
+        with messages().status(f"planning {chosen} for {len(table)} owners"):
             return make_plan(
                 table,
                 steps=steps,
@@ -174,9 +174,11 @@ def _shown_owners(plan: Plan) -> list[int]:
 
 
 def _plan_tables(described: dict[str, Any]) -> list[Table | str]:
-    shown: list[Table | str] = [_plan_table(described)]
+    title = f"[bold]{described['variant']} plan[/], {described['steps']} steps, accountant {described['accountant']}\n"
+    shown: list[Table | str] = [title, _plan_table(described), ""]
     if "profile" in described["owners"][0]:
-        shown.append(_profile_table(described["owners"]))
+        shown.append("The risks behind each ε, and those of a Gaussian mechanism with the same budget\n")
+        shown += [_profile_table(described["owners"]), ""]
     if len(described["owners"]) < described["owner_count"]:
         shown.append(f"Of {described['owner_count']} owners: the strictest, the median and the most liberal.")
     shown.append(
@@ -184,27 +186,26 @@ def _plan_tables(described: dict[str, Any]) -> list[Table | str]:
         f"largest signal is {described['signal_ratio']:.3g} times the smallest: the paper's condition for every "
         f"owner's loss to fall can hold up to an angle of {described['widest_angle']:.0f}° between gradients."
     )
-    shown.append("The guarantee is per record: ε for 10 records is what ten records of an owner have together.")
+    shown.append(
+        "a step: expected records in a batch; signal: what an owner contributes over the noise; spent: of ε, for each "
+        "single record; 10 records: the ε of ten of them together. The guarantee is per record."
+    )
     return shown
 
 
 def _plan_table(described: dict[str, Any]) -> Table:
-    title = f"{described['variant']} plan, {described['steps']} steps, accountant {described['accountant']}"
-    table = Table(title=title, title_justify="left")
-    table.add_column("owner")
-    for heading in ("records", "ε allowed", "δ", "rate", "threshold", "records a step", "signal", "ε spent"):
-        table.add_column(heading, justify="right")
-    table.add_column("ε for 10 records", justify="right")
+    headings = ("records", "rate", "threshold", "a step", "signal", "δ", "ε", "spent", "10 records")
+    table = plain_table("owner", right=headings)
     for owner in described["owners"]:
         table.add_row(
             owner["name"],
             str(owner["size"]),
-            f"{owner['epsilon']:.4g}",
-            f"{owner['delta']:.3g}",
             f"{owner['sampling_rate']:.4g}",
             f"{owner['clipping_threshold']:.4g}",
             f"{owner['expected_records']:.4g}",
-            f"{owner['signal']:.4g}",
+            f"{owner['signal']:.3g}",
+            f"{owner['delta']:.3g}",
+            f"{owner['epsilon']:.4g}",
             _rounded_up(owner["spent"]),
             _rounded_up(owner["group"].get("10", owner["group"].get("all", math.nan))),
         )
@@ -212,23 +213,20 @@ def _plan_table(described: dict[str, Any]) -> Table:
 
 
 def _profile_table(owners: list[dict[str, Any]]) -> Table:
-    table = Table(title="The risks behind each ε, and in brackets a Gaussian's with that budget", title_justify="left")
     headings = {
         "advantage": "advantage",
         "epsilon_at_tenth": "ε at δ/10",
         "epsilon_at_hundredth": "ε at δ/100",
         "epsilon_at_thousandth": "ε at δ/1000",
-        "true_positive_rate_at_1_percent": "TPR at FPR 1%",
-        "true_positive_rate_at_1_permille": "TPR at FPR 0.1%",
+        "true_positive_rate_at_1_percent": "TPR at 1%",
+        "true_positive_rate_at_1_permille": "TPR at 0.1%",
     }
     if set(headings) != {field.name for field in dataclasses.fields(RiskProfile)} - {"delta"}:
         raise TypeError("a risk has no heading")
-    table.add_column("owner")
-    for heading in headings.values():
-        table.add_column(heading, justify="right")
+    table = plain_table("owner", "", right=tuple(headings.values()))
     for owner in owners:
-        cells = [f"{owner['profile'][k]:.4g} ({owner['gaussian_profile'][k]:.4g})" for k in headings]
-        table.add_row(owner["name"], *cells)
+        for kind, label in (("profile", "planned"), ("gaussian_profile", "Gaussian")):
+            table.add_row(owner["name"], label, *(f"{owner[kind][key]:.4g}" for key in headings))
     return table
 
 
@@ -255,11 +253,8 @@ def _comparison(planned: Callable[[str], Plan]) -> dict[str, Any]:
 
 
 def _comparison_table(compared: dict[str, Any]) -> list[Table | str]:
-    table = Table(title="The same budgets, steps and batch by every variant", title_justify="left")
-    table.add_column("variant")
-    headings = ("noise scale", "strictest signal", "most liberal signal", "largest ratio", "angle", "least used budget")
-    for heading in headings:
-        table.add_column(heading, justify="right")
+    headings = ("noise", "strictest", "most liberal", "ratio", "angle", "least used")
+    table = plain_table("variant", right=headings)
     for variant, row in compared["variants"].items():
         if "infeasible" in row:
             table.add_row(variant, "infeasible", *[""] * (len(headings) - 1))
@@ -273,14 +268,19 @@ def _comparison_table(compared: dict[str, Any]) -> list[Table | str]:
             f"{row['widest_angle']:.0f}°",
             f"{100 * row['least_spent_share']:.0f} %",
         )
-    return [table, "A signal is what an owner contributes per step over the noise: rate x records x threshold / noise."]
+    explained = (
+        "signal: rate x records x threshold / noise of the strictest and the most liberal owner; ratio: the largest "
+        "over the smallest of any owner; angle: up to which the paper's condition can hold; least used: the smallest "
+        "share of its budget that any owner spends."
+    )
+    return ["[bold]The same budgets, steps and batch by every variant[/]: signals\n", table, "", explained]
 
 
 def _curve(table: OwnerTable, steps: int, accountant: str) -> dict[str, Any]:
     """Rates at threshold 1 for several noise scales, and thresholds at noise scale 4 for several rates (Fig. C.1)."""
     alone = OwnerTable(table.names, table.epsilons, table.deltas, np.full(len(table), 10**6))
     rates, thresholds = {}, {}
-    with messages.status("planning curves"):
+    with messages().status("planning curves"):
         for noise in CURVE_NOISE_SCALES:
             plan = make_plan(
                 alone, steps=steps, variant="sample", clipping_threshold=1.0, noise_scale=noise, accountant=accountant
@@ -304,17 +304,16 @@ def _curve(table: OwnerTable, steps: int, accountant: str) -> dict[str, Any]:
 def _curve_tables(curves: dict[str, Any]) -> list[Table | str]:
     shown: list[Table | str] = []
     titles = {
-        "rate_by_noise_scale": ("Sampling rate by budget at threshold 1 (SAMPLE)", "noise scale"),
+        "rate_by_noise_scale": ("Sampling rate by budget at threshold 1 (SAMPLE)", "noise"),
         "threshold_by_rate": ("Clipping threshold by budget at noise scale 4 (SCALE)", "rate"),
     }
     for key, (title, label) in titles.items():
-        table = Table(title=f"{title}, {curves['steps']} steps, {curves['accountant']}", title_justify="left")
-        table.add_column("ε", justify="right")
-        for value in curves[key]:
-            table.add_column(f"{label} {value}", justify="right")
+        headings = tuple(f"{label} {value}" for value in curves[key])
+        shown.append(f"[bold]{title}[/], {curves['steps']} steps, {curves['accountant']}\n")
+        table = plain_table("ε", right=headings)
         for row, epsilon in enumerate(curves["epsilons"]):
             table.add_row(f"{epsilon:g}", *(f"{column[row]:.4g}" for column in curves[key].values()))
-        shown.append(table)
+        shown += [table, ""]
     return shown
 
 
@@ -331,4 +330,4 @@ def _show(value: dict[str, Any], as_json: bool, tables: Callable[[dict[str, Any]
         typer.echo(json.dumps(value, allow_nan=False, default=str))
         return
     for shown in tables(value):
-        results.print(shown, highlight=False)
+        results().print(shown)

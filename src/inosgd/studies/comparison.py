@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from inosgd.analysis.evaluation import Evaluation, evaluate
+from inosgd.analysis.guarantees import group_guarantees
 from inosgd.analysis.summary import MeanSd, mean_sd
 from inosgd.gradients import supervised
 from inosgd.ledger import Ledger
@@ -59,12 +60,13 @@ class Run:
 
 @dataclass(frozen=True)
 class OwnerSummary:
-    """What one owner got from one method, over all seeds."""
+    """What one owner got from one method, over all seeds; ``group`` is the epsilon of several of its records."""
 
     recall: MeanSd
     loss: MeanSd
     spent: float
     allowed: float
+    group: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class Summary:
             },
             "spent": {name: owner.spent for name, owner in self.owners.items()},
             "allowed": {name: owner.allowed for name, owner in self.owners.items()},
+            "group": {name: owner.group for name, owner in self.owners.items()},
         }
 
 
@@ -207,14 +210,15 @@ def _interval(steps: int) -> int:
 
 def _summary(runs: Sequence[Run]) -> Summary:
     finals = [run.final for run in runs]
-    table = runs[0].plan.table
+    plan = runs[0].plan
     owners = {}
-    for name, budget, _ in table:
+    for row, (name, budget, _) in enumerate(plan.table):
         owners[name] = OwnerSummary(
             recall=mean_sd([final.owners[name].recall for final in finals]),
             loss=mean_sd([final.owners[name].loss for final in finals]),
             spent=float(np.max([run.spent[name] for run in runs])),
             allowed=budget.epsilon,
+            group=group_guarantees(plan, row),
         )
     return Summary(mean_sd([final.overall for final in finals]), mean_sd([final.worst for final in finals]), owners)
 
