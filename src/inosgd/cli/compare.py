@@ -14,7 +14,7 @@ from rich.table import Table
 
 from inosgd import _validate
 from inosgd.analysis.summary import MeanSd
-from inosgd.cli.console import messages, plain_table, results
+from inosgd.cli.console import compact, messages, plain_table, results, rounded_up
 from inosgd.cli.folders import run_folder
 from inosgd.errors import InvalidArgumentError
 from inosgd.method import METHODS, method_named
@@ -115,12 +115,18 @@ def _method_table(entered: Sequence[Entrant], summaries: dict[str, Summary]) -> 
 
 
 def _owner_table(summaries: dict[str, Summary]) -> Table:
-    groups = ("2", "10", "all")
+    groups = ("10", "all")
     table = plain_table("method", "owner", right=("recall", "loss", "ε spent", "of", *groups))
     for method, summary in summaries.items():
         for name, owner in summary.owners.items():
-            together = [f"{owner.group[size]:.2g}" if size in owner.group else "" for size in groups]
-            cells = [_percent(owner.recall), _number(owner.loss), f"{owner.spent:.3f}", f"{owner.allowed:g}", *together]
+            together = [compact(owner.group[size]) if size in owner.group else "" for size in groups]
+            cells = [
+                _percent(owner.recall),
+                _number(owner.loss),
+                rounded_up(owner.spent, 3),
+                f"{owner.allowed:g}",
+                *together,
+            ]
             table.add_row(method if name == next(iter(summary.owners)) else "", name, *cells)
     return table
 

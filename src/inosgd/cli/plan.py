@@ -16,7 +16,7 @@ from rich.table import Table
 from inosgd.accounting import ACCOUNTANTS
 from inosgd.accounting.profile import RiskProfile, gaussian_profile
 from inosgd.analysis.guarantees import group_guarantees, owner_risks
-from inosgd.cli.console import messages, plain_table, results
+from inosgd.cli.console import compact, messages, plain_table, results, rounded_up
 from inosgd.datasets.budgets import read_owner_table
 from inosgd.errors import InfeasibleError, InvalidArgumentError
 from inosgd.owners import OwnerTable
@@ -179,6 +179,10 @@ def _plan_tables(described: dict[str, Any]) -> list[Table | str]:
     if "profile" in described["owners"][0]:
         shown.append("The risks behind each ε, and those of a Gaussian mechanism with the same budget\n")
         shown += [_profile_table(described["owners"]), ""]
+        shown.append(
+            "advantage: the most by which any membership test beats guessing; δ/10 to δ/1000: the ε there; TPR: the "
+            "best true positive rate of a test with that false positive rate."
+        )
     if len(described["owners"]) < described["owner_count"]:
         shown.append(f"Of {described['owner_count']} owners: the strictest, the median and the most liberal.")
     shown.append(
@@ -188,13 +192,13 @@ def _plan_tables(described: dict[str, Any]) -> list[Table | str]:
     )
     shown.append(
         "a step: expected records in a batch; signal: what an owner contributes over the noise; spent: of ε, for each "
-        "single record; 10 records: the ε of ten of them together. The guarantee is per record."
+        "single record; of 10: the ε of ten of them together. The guarantee is per record."
     )
     return shown
 
 
 def _plan_table(described: dict[str, Any]) -> Table:
-    headings = ("records", "rate", "threshold", "a step", "signal", "δ", "ε", "spent", "10 records")
+    headings = ("records", "rate", "threshold", "a step", "signal", "δ", "ε", "spent", "of 10")
     table = plain_table("owner", right=headings)
     for owner in described["owners"]:
         table.add_row(
@@ -206,8 +210,8 @@ def _plan_table(described: dict[str, Any]) -> Table:
             f"{owner['signal']:.3g}",
             f"{owner['delta']:.3g}",
             f"{owner['epsilon']:.4g}",
-            _rounded_up(owner["spent"]),
-            _rounded_up(owner["group"].get("10", owner["group"].get("all", math.nan))),
+            rounded_up(owner["spent"]),
+            compact(owner["group"].get("10", owner["group"].get("all", math.nan))),
         )
     return table
 
@@ -215,11 +219,11 @@ def _plan_table(described: dict[str, Any]) -> Table:
 def _profile_table(owners: list[dict[str, Any]]) -> Table:
     headings = {
         "advantage": "advantage",
-        "epsilon_at_tenth": "ε at δ/10",
-        "epsilon_at_hundredth": "ε at δ/100",
-        "epsilon_at_thousandth": "ε at δ/1000",
-        "true_positive_rate_at_1_percent": "TPR at 1%",
-        "true_positive_rate_at_1_permille": "TPR at 0.1%",
+        "epsilon_at_tenth": "δ/10",
+        "epsilon_at_hundredth": "δ/100",
+        "epsilon_at_thousandth": "δ/1000",
+        "true_positive_rate_at_1_percent": "TPR 1%",
+        "true_positive_rate_at_1_permille": "TPR 0.1%",
     }
     if set(headings) != {field.name for field in dataclasses.fields(RiskProfile)} - {"delta"}:
         raise TypeError("a risk has no heading")
@@ -315,14 +319,6 @@ def _curve_tables(curves: dict[str, Any]) -> list[Table | str]:
             table.add_row(f"{epsilon:g}", *(f"{column[row]:.4g}" for column in curves[key].values()))
         shown += [table, ""]
     return shown
-
-
-def _rounded_up(epsilon: float) -> str:
-    """Four digits, rounded to the private side."""
-    if not math.isfinite(epsilon) or epsilon == 0:
-        return f"{epsilon:g}"
-    unit = 10.0 ** (math.floor(math.log10(epsilon)) - 3)
-    return f"{math.ceil(epsilon / unit - 1e-9) * unit:.4g}"
 
 
 def _show(value: dict[str, Any], as_json: bool, tables: Callable[[dict[str, Any]], list[Table | str]]) -> None:
