@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +37,25 @@ class ArrayValue:
         return all(_same(getattr(self, name), getattr(other, name)) for name in names)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def distinct_rows(*columns: npt.NDArray[Any], then_by: FloatArray | None = None) -> tuple[IntArray, IntArray]:
+    """Where each distinct row of a table with these columns first stands, and which of them every row equals.
+
+    Rows are distinct if they differ in a column; they come sorted by the columns, the first one foremost. Of equal
+    rows the one with the smallest ``then_by`` stands for all, or the earliest. Sorting by columns is many times
+    faster than ``numpy.unique`` on rows.
+    """
+    keys = [*columns] if then_by is None else [*columns, then_by]
+    order = np.lexsort(keys[::-1])
+    changed = np.zeros(len(order), dtype=np.bool_)
+    changed[:1] = True
+    for column in columns:
+        ordered = column[order]
+        changed[1:] |= ordered[1:] != ordered[:-1]
+    inverse = np.empty(len(order), dtype=np.int64)
+    inverse[order] = np.cumsum(changed) - 1
+    return order[changed], inverse
 
 
 def _same(one: object, other: object) -> bool:

@@ -5,7 +5,7 @@ Slow and independent of our own cores; plans and ledgers are verified by it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import dp_accounting
 from dp_accounting.pld import PLDAccountant
@@ -22,7 +22,12 @@ Exposure = tuple[float, float, int]
 
 
 def reference_epsilon(
-    exposures: Iterable[Exposure], delta: float, accountant: str, *, discretization: float = 1e-4
+    exposures: Iterable[Exposure],
+    delta: float,
+    accountant: str,
+    *,
+    discretization: float = 1e-4,
+    orders: Sequence[float] = ORDERS,
 ) -> float:
     """The epsilon at ``delta`` of sampled Gaussian mechanisms composed one after the other.
 
@@ -31,9 +36,10 @@ def reference_epsilon(
         delta: Where on the privacy profile to read epsilon.
         accountant: "rdp" or "pld".
         discretization: The grid of the privacy loss for "pld"; finer is tighter and slower.
+        orders: The orders for "rdp"; any of them alone gives a valid bound.
     """
     _validate.open_unit(delta=delta)
-    judge = _accountant(accountant, discretization)
+    judge = _accountant(accountant, discretization, orders)
     for rate, multiplier, steps in exposures:
         if rate > 0 and steps > 0:
             gaussian = dp_accounting.GaussianDpEvent(multiplier)
@@ -41,9 +47,9 @@ def reference_epsilon(
     return float(judge.get_epsilon(delta))
 
 
-def _accountant(name: str, discretization: float) -> PLDAccountant | RdpAccountant:
+def _accountant(name: str, discretization: float, orders: Sequence[float]) -> PLDAccountant | RdpAccountant:
     if name == "pld":
         return PLDAccountant(value_discretization_interval=discretization)
     if name == "rdp":
-        return RdpAccountant(ORDERS)
+        return RdpAccountant(orders)
     raise InvalidArgumentError(f"accountant={name!r}: choose one of pld, rdp")

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from inosgd._arrays import FloatArray
-from inosgd.accounting.privacy_loss import SampledGaussian, compose
+from inosgd._arrays import FloatArray, IntArray, distinct_rows
+from inosgd.accounting.privacy_loss import RESOLUTION, SampledGaussian, compose
 from inosgd.accounting.renyi import RENYI_ORDERS, epsilon_from_renyi, renyi_divergences
 from inosgd.errors import InvalidArgumentError
 from inosgd.plan import Phase
@@ -38,39 +38,44 @@ def epsilons_spent(phases: Sequence[Phase], deltas: FloatArray, accountant: str)
     return epsilons(exposures, deltas, accountant)
 
 
-def epsilons(exposures: Sequence[Exposures], deltas: FloatArray, accountant: str) -> FloatArray:
+def epsilons(
+    exposures: Sequence[Exposures], deltas: FloatArray, accountant: str, *, resolution: float = RESOLUTION
+) -> FloatArray:
     """The epsilon of each owner's composed exposures at its delta; an upper bound.
 
-    Owners with equal exposures are computed once. An owner that is sampled without noise has spent infinity.
+    Owners with equal exposures are computed once. An owner that is sampled without noise has spent infinity. A
+    coarser ``resolution`` of the privacy loss is faster and less tight: 0.02% at twice the default.
     """
     if accountant not in ACCOUNTANTS:
         raise InvalidArgumentError(f"accountant={accountant!r}: choose one of {', '.join(ACCOUNTANTS)}")
     if not exposures:
         return np.zeros(len(deltas))
     columns = [column for exposure in exposures for column in exposure[:2]]
-    rows, owner_rows = _distinct_rows(np.column_stack(columns))
+    first, owner_rows = distinct_rows(*columns)
+    rows = np.column_stack(columns)[first]
     steps = [exposure.steps for exposure in exposures]
     spent = np.full(len(deltas), np.inf)
     bare = ((rows[:, 0::2] > 0) & (rows[:, 1::2] == 0)).any(axis=1)
     covered = ~bare[owner_rows]
-    core = _by_privacy_loss if accountant == "pld" else _by_renyi
-    spent[covered] = core(rows, steps, owner_rows[covered], deltas[covered])
+    if accountant == "pld":
+        spent[covered] = _by_privacy_loss(rows, steps, owner_rows[covered], deltas[covered], resolution)
+    else:
+        spent[covered] = _by_renyi(rows, steps, owner_rows[covered], deltas[covered])
     return spent
 
 
-def _by_renyi(
-    rows: FloatArray, steps: Sequence[int], owner_rows: np.typing.NDArray[np.intp], deltas: FloatArray
-) -> FloatArray:
-    used, position = np.unique(owner_rows, return_inverse=True)
+def _by_renyi(rows: FloatArray, steps: Sequence[int], owner_rows: IntArray, deltas: FloatArray) -> FloatArray:
+    first, position = distinct_rows(owner_rows, deltas)
+    used = owner_rows[first]
     divergences = np.zeros((len(used), len(RENYI_ORDERS)))
     for phase, count in enumerate(steps):
         rates, multipliers = rows[used, 2 * phase], rows[used, 2 * phase + 1]
         divergences += count * renyi_divergences(rates, np.where(rates > 0, multipliers, np.inf))
-    return epsilon_from_renyi(divergences[position], RENYI_ORDERS, deltas)[0]
+    return epsilon_from_renyi(divergences, RENYI_ORDERS, deltas[first])[0][position]
 
 
 def _by_privacy_loss(
-    rows: FloatArray, steps: Sequence[int], owner_rows: np.typing.NDArray[np.intp], deltas: FloatArray
+    rows: FloatArray, steps: Sequence[int], owner_rows: IntArray, deltas: FloatArray, resolution: float
 ) -> FloatArray:
     spent = np.empty(len(deltas))
     by_row = np.argsort(owner_rows, kind="stable")
@@ -78,11 +83,8 @@ def _by_privacy_loss(
     for members in np.split(by_row, starts[1:]) if len(by_row) else []:
         row = rows[owner_rows[members[0]]].tolist()
         phases = zip(row[0::2], row[1::2], steps, strict=True)
-        profile = compose([SampledGaussian(rate, z, count) for rate, z, count in phases if rate > 0])
+        profile = compose(
+            [SampledGaussian(rate, z, count) for rate, z, count in phases if rate > 0], resolution=resolution
+        )
         spent[members] = profile.epsilon(deltas[members])
     return spent
-
-
-def _distinct_rows(table: FloatArray) -> tuple[FloatArray, np.typing.NDArray[np.intp]]:
-    distinct, inverse = np.unique(table, axis=0, return_inverse=True)
-    return distinct, inverse.reshape(-1)

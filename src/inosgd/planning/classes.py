@@ -7,7 +7,8 @@ from typing import Self
 
 import numpy as np
 
-from inosgd._arrays import FloatArray, IntArray
+from inosgd._arrays import FloatArray, IntArray, distinct_rows
+from inosgd.accounting.privacy_loss import RESOLUTION
 from inosgd.accounting.profile import gaussian_profile
 from inosgd.owners import OwnerTable
 
@@ -35,6 +36,7 @@ class BudgetClasses:
         names: The name of one owner of each class, for messages.
         limit_deltas: Where on its privacy profile each class is limited, a column per limit; the first is its delta.
         limit_epsilons: The epsilon allowed at each of them; the first is its budget.
+        many: Whether there are so many classes that solving them less closely is worth it.
     """
 
     epsilons: FloatArray
@@ -44,9 +46,15 @@ class BudgetClasses:
     names: tuple[str, ...]
     limit_deltas: FloatArray
     limit_epsilons: FloatArray
+    many: bool
 
     def __len__(self) -> int:
         return len(self.epsilons)
+
+    @property
+    def resolution(self) -> float:
+        """How finely privacy losses are resolved: twice as coarsely where there are many classes to solve."""
+        return 2 * RESOLUTION if self.many else RESOLUTION
 
     def only(self, chosen: IntArray) -> BudgetClasses:
         """Some of the classes, without their owners."""
@@ -60,6 +68,7 @@ class BudgetClasses:
             names,
             self.limit_deltas[chosen],
             self.limit_epsilons[chosen],
+            self.many,
         )
 
     @classmethod
@@ -69,14 +78,16 @@ class BudgetClasses:
         With a ``profile_margin`` m, epsilon at delta / 10, / 100 and / 1000 is limited too: to (1 + m) times that of
         a plain Gaussian mechanism with the same budget.
         """
-        pairs, first, inverse = _distinct_pairs(table.deltas, table.epsilons)
-        if len(pairs) > MOST_EXACT:
-            deltas = _rounded_down(table.deltas, DELTA_GRID) if len(np.unique(table.deltas)) > 8 else table.deltas
-            pairs, first, inverse = _distinct_pairs(deltas, _rounded_down(table.epsilons, EPSILON_GRID))
-        records = np.bincount(inverse, weights=table.sizes, minlength=len(pairs)).astype(np.int64)
+        deltas, epsilons = table.deltas, table.epsilons
+        first, of_owner = distinct_rows(deltas, epsilons)
+        if len(first) > MOST_EXACT:
+            deltas = _rounded_down(deltas, DELTA_GRID) if len(np.unique(deltas)) > 8 else deltas
+            epsilons = _rounded_down(epsilons, EPSILON_GRID)
+            first, of_owner = distinct_rows(deltas, epsilons, then_by=table.epsilons)
+        records = np.bincount(of_owner, weights=table.sizes, minlength=len(first)).astype(np.int64)
         names = tuple(table.names[row] for row in first)
-        limits = _limits(pairs[:, 1], pairs[:, 0], profile_margin)
-        return cls(pairs[:, 1], pairs[:, 0], records, inverse, names, *limits)
+        limits = _limits(epsilons[first], deltas[first], profile_margin)
+        return cls(epsilons[first], deltas[first], records, of_owner, names, *limits, many=len(first) > MOST_EXACT)
 
 
 def _limits(epsilons: FloatArray, deltas: FloatArray, margin: float | None) -> tuple[FloatArray, FloatArray]:
@@ -86,16 +97,6 @@ def _limits(epsilons: FloatArray, deltas: FloatArray, margin: float | None) -> t
     beyond = [[g.epsilon_at_tenth, g.epsilon_at_hundredth, g.epsilon_at_thousandth] for g in gaussians]
     limit_epsilons = np.column_stack([epsilons, (1 + margin) * np.array(beyond)])
     return deltas[:, None] / np.array([1.0, 10.0, 100.0, 1000.0]), limit_epsilons
-
-
-def _distinct_pairs(deltas: FloatArray, epsilons: FloatArray) -> tuple[FloatArray, IntArray, IntArray]:
-    """Distinct (delta, epsilon) in ascending order, a row where each occurs first, and the place of every row."""
-    order = np.lexsort((epsilons, deltas))
-    sorted_pairs = np.column_stack([deltas, epsilons])[order]
-    starts = np.append(True, (np.diff(sorted_pairs, axis=0) != 0).any(axis=1))
-    inverse = np.empty(len(order), dtype=np.int64)
-    inverse[order] = np.cumsum(starts) - 1
-    return sorted_pairs[starts], order[starts], inverse
 
 
 def _rounded_down(values: FloatArray, spacing: float) -> FloatArray:

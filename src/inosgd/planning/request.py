@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from functools import cached_property
+
+import numpy as np
 
 from inosgd import _validate
 from inosgd._arrays import FloatArray
@@ -61,9 +62,9 @@ class Target:
 
     def check_against(self, table: OwnerTable) -> None:
         """Raise unless the owners of ``table`` could meet the target at all."""
-        for name, epsilon in zip(table.names, table.epsilons.tolist(), strict=True):
-            if math.isinf(epsilon):
-                raise InfeasibleError(f"owner {name!r}: epsilon=inf; plans need a finite budget, so give one", name)
+        if np.isinf(table.epsilons).any():
+            name = table.names[int(np.argmax(table.epsilons))]
+            raise InfeasibleError(f"owner {name!r}: epsilon=inf; plans need a finite budget, so give one", name)
         records = int(table.sizes.sum())
         if records == 0:
             raise InfeasibleError("sizes: no owner has an example; give at least one")
@@ -98,11 +99,3 @@ class Request:
     def mu(self) -> FloatArray:
         """The Gaussian parameter that each class allows."""
         return gaussian_mu(self.classes.epsilons, self.classes.deltas)
-
-
-@dataclass(frozen=True, eq=False)
-class Solution:
-    """A rate and a noise multiplier for each class."""
-
-    rates: FloatArray
-    multipliers: FloatArray

@@ -12,6 +12,7 @@ accountant and lies on the private side of its budget.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.interpolate import PchipInterpolator
@@ -20,7 +21,7 @@ from scipy.special import log_ndtr, ndtr
 from inosgd._arrays import FloatArray, IntArray
 from inosgd.accounting import Exposures, epsilons
 from inosgd.errors import InfeasibleError
-from inosgd.planning.classes import MOST_EXACT, BudgetClasses
+from inosgd.planning.classes import BudgetClasses
 
 CLOSEST = 1e-4
 FARTHEST = 3e-4
@@ -41,30 +42,36 @@ Evaluate = Callable[[FloatArray, IntArray], FloatArray]
 """From knobs x and the classes they belong to, to epsilons; non-decreasing in x."""
 
 
-def solve_multipliers(classes: BudgetClasses, rates: FloatArray, steps: int, accountant: str) -> FloatArray:
-    """The smallest noise multiplier that each class allows at its rate, to the private side.
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """A rate and a noise multiplier for each class, and the epsilon that they cost at its delta.
 
     Guarantee:
-        By ``accountant``, ``steps`` steps at (rates[k], result[k]) cost at most epsilons[k] at deltas[k].
+        By the accountant it was solved with, the steps at (rates[k], multipliers[k]) cost at most spent[k], which is
+        at most the epsilon of class k.
     """
+
+    rates: FloatArray
+    multipliers: FloatArray
+    spent: FloatArray
+
+
+def solve_multipliers(classes: BudgetClasses, rates: FloatArray, steps: int, accountant: str) -> Solution:
+    """The smallest noise multiplier that each class allows at its rate, to the private side."""
 
     def evaluate(knobs: FloatArray, which: IntArray) -> FloatArray:
         return _budget_used(classes, which, Exposures(rates[which], np.exp(-knobs), steps), accountant)
 
     guess = -np.log(guess_multipliers(gaussian_mu(classes.epsilons, classes.deltas), rates, steps))
     lowest, highest = -np.log(LARGEST_MULTIPLIER), -np.log(SMALLEST_MULTIPLIER)
-    knobs = _solve_all(evaluate, classes, np.clip(guess, lowest, highest), lowest, highest)
-    return np.exp(-knobs)
+    knobs, spent = _solve_all(evaluate, classes, np.clip(guess, lowest, highest), lowest, highest)
+    return Solution(rates, np.exp(-knobs), spent)
 
 
 def solve_rates(
     classes: BudgetClasses, multiplier: float, steps: int, accountant: str, guess: FloatArray | None = None
-) -> FloatArray:
-    """The largest rate, at most 1, that each class allows at a common noise multiplier, to the private side.
-
-    Guarantee:
-        By ``accountant``, ``steps`` steps at (result[k], multiplier) cost at most epsilons[k] at deltas[k].
-    """
+) -> Solution:
+    """The largest rate, at most 1, that each class allows at a common noise multiplier, to the private side."""
 
     def evaluate(knobs: FloatArray, which: IntArray) -> FloatArray:
         exposures = Exposures(np.exp(knobs), np.full(len(knobs), multiplier), steps)
@@ -73,14 +80,16 @@ def solve_rates(
     if guess is None:
         guess = guess_rates(gaussian_mu(classes.epsilons, classes.deltas), multiplier, steps)
     knobs = np.log(np.clip(guess, SMALLEST_RATE, 1.0))
-    return np.exp(_solve_all(evaluate, classes, knobs, np.log(SMALLEST_RATE), 0.0))
+    solved, spent = _solve_all(evaluate, classes, knobs, np.log(SMALLEST_RATE), 0.0)
+    return Solution(np.exp(solved), np.full(len(classes), multiplier), spent)
 
 
 def _budget_used(classes: BudgetClasses, which: IntArray, exposures: Exposures, accountant: str) -> FloatArray:
     """The epsilon that is used of each budget; where another limit is used more, that share of the budget."""
     limits = classes.limit_deltas.shape[1]
     repeated = Exposures(np.tile(exposures[0], limits), np.tile(exposures[1], limits), exposures.steps)
-    reached = epsilons([repeated], classes.limit_deltas[which].T.ravel(), accountant).reshape(limits, -1)
+    deltas = classes.limit_deltas[which].T.ravel()
+    reached = epsilons([repeated], deltas, accountant, resolution=classes.resolution).reshape(limits, -1)
     shares: FloatArray = (reached / classes.limit_epsilons[which].T).max(axis=0)
     return shares * classes.epsilons[which]
 
@@ -140,21 +149,22 @@ def spread_from_anchors(classes: BudgetClasses, anchors: IntArray, values: Float
 
 def _solve_all(
     evaluate: Evaluate, classes: BudgetClasses, guess: FloatArray, lowest: float, highest: float
-) -> FloatArray:
-    """Solve the anchors first and let their corrections improve the other guesses."""
+) -> tuple[FloatArray, FloatArray]:
+    """Knobs and the epsilons they reach; anchors are solved first and their corrections improve the other guesses."""
     anchors = anchors_of(classes)
-    solved = _solve(evaluate, classes, anchors, guess[anchors], lowest, highest)
+    solved, spent_at_anchors = _solve(evaluate, classes, anchors, guess[anchors], lowest, highest)
     knobs = np.clip(guess + spread_from_anchors(classes, anchors, solved - guess[anchors]), lowest, highest)
-    knobs[anchors] = solved
+    spent = np.empty(len(classes))
+    knobs[anchors], spent[anchors] = solved, spent_at_anchors
     others = np.setdiff1d(np.arange(len(classes)), anchors)
     if len(others):
-        knobs[others] = _solve(evaluate, classes, others, knobs[others], lowest, highest)
-    return knobs
+        knobs[others], spent[others] = _solve(evaluate, classes, others, knobs[others], lowest, highest)
+    return knobs, spent
 
 
 def _solve(
     evaluate: Evaluate, classes: BudgetClasses, which: IntArray, start: FloatArray, lowest: float, highest: float
-) -> FloatArray:
+) -> tuple[FloatArray, FloatArray]:
     """A secant method on log epsilon against the knob, each class within its own shrinking bracket.
 
     Where the accountant's curve jumps (Rényi bounds fall to 0 at once), no knob comes close to the budget from
@@ -162,16 +172,17 @@ def _solve(
     """
     knobs, active = start.copy(), np.arange(len(which))
     low, high = np.full(len(which), lowest), np.full(len(which), highest)
-    within = np.full(len(which), np.nan)
+    within, spent = np.full(len(which), np.nan), np.full(len(which), np.nan)
     last_knob, last_excess = np.full(len(which), np.nan), np.full(len(which), np.nan)
-    farthest = FARTHEST if len(classes) <= MOST_EXACT else FARTHEST_OF_MANY
+    farthest = FARTHEST_OF_MANY if classes.many else FARTHEST
     aim = np.log(classes.epsilons[which] * (1 - (CLOSEST + farthest) / 2))
     tolerance = (farthest - CLOSEST) / 2
     for iteration in range(MOST_ITERATIONS):
         knob = knobs[active]
-        excess = _log_excess(evaluate(knob, which[active]), aim[active])
-        under = excess < 0
-        within[active] = np.where(excess <= tolerance, knob, within[active])
+        reached = evaluate(knob, which[active])
+        excess = _log_excess(reached, aim[active])
+        under, allowed = excess < 0, excess <= tolerance
+        within[active], spent[active] = np.where(allowed, (knob, reached), (within[active], spent[active]))
         low[active], high[active] = np.where(under, knob, low[active]), np.where(under, high[active], knob)
         settled = (np.abs(excess) <= tolerance) | (under & (knob >= highest)) | (high - low < NARROWEST)[active]
         proposal = _secant(knob, excess, last_knob[active], last_excess[active])
@@ -184,7 +195,7 @@ def _solve(
             break
     if np.isnan(within).any():
         raise _infeasible(classes, which[np.flatnonzero(np.isnan(within))[0]])
-    return within
+    return within, spent
 
 
 def _inside(proposal: FloatArray, low: FloatArray, high: FloatArray, highest: float) -> FloatArray:

@@ -19,13 +19,15 @@ import numpy as np
 from scipy.optimize import brentq
 
 from inosgd._arrays import FloatArray
+from inosgd.accounting import Exposures, epsilons
 from inosgd.errors import InfeasibleError
 from inosgd.planning.classes import BudgetClasses
-from inosgd.planning.request import Request, Solution, Target
+from inosgd.planning.request import Request, Target
 from inosgd.planning.shares import fair_rates
 from inosgd.planning.solving import (
     LARGEST_MULTIPLIER,
     SMALLEST_MULTIPLIER,
+    Solution,
     anchors_of,
     guess_rates,
     solve_multipliers,
@@ -41,9 +43,8 @@ MOST_CORRECTIONS = 20
 
 def uniform(request: Request) -> Solution:
     """One rate for all, and for all the noise multiplier that the strictest class needs."""
-    rates = np.full(len(request.classes), request.rate)
-    multipliers = solve_multipliers(request.classes, rates, request.steps, request.accountant)
-    return Solution(rates, np.full(len(rates), multipliers.max()))
+    solution = scale(request)
+    return _evaluated(request, solution.rates, np.full(len(request.classes), solution.multipliers.max()))
 
 
 def scale(request: Request) -> Solution:
@@ -55,16 +56,13 @@ def sample(request: Request) -> Solution:
     """One noise multiplier for all, and the rate that each class allows at it."""
     target = request.target
     if target.noise_scale is not None and target.clipping_threshold is not None:
-        multiplier = target.noise_scale / target.clipping_threshold
-        rates = _rates_for_noise(request, multiplier)
-    else:
-        multiplier, rates = _sample_for_batch(request)
-    return Solution(rates, np.full(len(rates), multiplier))
+        return _sample_for_noise(request, target.noise_scale / target.clipping_threshold)
+    return _sample_for_batch(request)
 
 
 def both(request: Request) -> Solution:
     """The geometric mean of SCALE's and SAMPLE's rates, weighted by the mix."""
-    sampled = _sample_for_batch(request)[1]
+    sampled = _sample_for_batch(request).rates
     mixed = sampled**request.fairness.mix * request.rate ** (1 - request.fairness.mix)
     total = float(np.dot(mixed, request.classes.records))
     return _with_multipliers(request, np.minimum(mixed * (request.batch / total), 1.0))
@@ -77,7 +75,9 @@ def fair(request: Request) -> Solution:
     solution = _never_less_for_more(classes, _with_multipliers(request, rates))
     signal = solution.rates / solution.multipliers
     cap = fairness.max_ratio * signal[classes.records > 0].min()
-    return Solution(solution.rates, solution.multipliers * np.maximum(signal / cap, 1.0))
+    if (signal <= cap).all():
+        return solution
+    return _evaluated(request, solution.rates, solution.multipliers * np.maximum(signal / cap, 1.0))
 
 
 VARIANTS: dict[str, Callable[[Request], Solution]] = {
@@ -90,7 +90,14 @@ VARIANTS: dict[str, Callable[[Request], Solution]] = {
 
 
 def _with_multipliers(request: Request, rates: FloatArray) -> Solution:
-    return Solution(rates, solve_multipliers(request.classes, rates, request.steps, request.accountant))
+    return solve_multipliers(request.classes, rates, request.steps, request.accountant)
+
+
+def _evaluated(request: Request, rates: FloatArray, multipliers: FloatArray) -> Solution:
+    """A solution with more noise than was solved for: what it costs is computed again."""
+    classes, exposures = request.classes, Exposures(rates, multipliers, request.steps)
+    spent = epsilons([exposures], classes.deltas, request.accountant, resolution=classes.resolution)
+    return Solution(rates, multipliers, spent)
 
 
 def _never_less_for_more(classes: BudgetClasses, solution: Solution) -> Solution:
@@ -105,18 +112,18 @@ def _never_less_for_more(classes: BudgetClasses, solution: Solution) -> Solution
         same_delta = classes.deltas[index] == classes.deltas[index - 1]
         if same_delta and signal[index] < signal[chosen[index - 1]]:
             chosen[index] = chosen[index - 1]
-    return Solution(solution.rates[chosen], solution.multipliers[chosen])
+    return Solution(solution.rates[chosen], solution.multipliers[chosen], solution.spent[chosen])
 
 
-def _rates_for_noise(request: Request, multiplier: float) -> FloatArray:
+def _sample_for_noise(request: Request, multiplier: float) -> Solution:
     """The largest rates at a given noise; refused where they do not even add up to one example per step."""
     classes, target = request.classes, request.target
     if multiplier >= SMALLEST_MULTIPLIER:
-        rates = solve_rates(classes, multiplier, request.steps, request.accountant)
-        if np.dot(rates, classes.records) >= 1:
-            return rates
+        solution = solve_rates(classes, multiplier, request.steps, request.accountant)
+        if np.dot(solution.rates, classes.records) >= 1:
+            return solution
     one_example = replace(request, target=Target(1.0, target.clipping_threshold, None))
-    enough = _sample_for_batch(one_example)[0] * (target.clipping_threshold or 0.0)
+    enough = float(_sample_for_batch(one_example).multipliers[0]) * (target.clipping_threshold or 0.0)
     owner = classes.names[int(np.argmin(classes.epsilons))]
     raise InfeasibleError(
         f"noise_scale={target.noise_scale:g}: owner {owner!r} and the others can hardly be sampled at all with so "
@@ -125,8 +132,8 @@ def _rates_for_noise(request: Request, multiplier: float) -> FloatArray:
     )
 
 
-def _sample_for_batch(request: Request) -> tuple[float, FloatArray]:
-    """The common noise multiplier at which the largest rates add up to the expected batch, and those rates.
+def _sample_for_batch(request: Request) -> Solution:
+    """The common noise multiplier at which the largest rates add up to the expected batch.
 
     The central limit gives the first multiplier. After each exact solution at the anchors, its rates are corrected
     by what the limit was wrong by, which changes slowly with the multiplier.
@@ -144,15 +151,15 @@ def _sample_for_batch(request: Request) -> tuple[float, FloatArray]:
 
     multiplier = math.exp(_root_or_end(surplus))
     for _ in range(MOST_CORRECTIONS):
-        rates = solve_rates(few, multiplier, request.steps, request.accountant, guess(multiplier)[anchors])
+        rates = solve_rates(few, multiplier, request.steps, request.accountant, guess(multiplier)[anchors]).rates
         wrong = np.log(rates / guess_rates(mu[anchors], multiplier, request.steps))
         correction = np.exp(spread_from_anchors(classes, anchors, np.where(rates < 1, wrong, np.maximum(wrong, 0.0))))
         if abs(surplus(math.log(multiplier))) <= BATCH_TOLERANCE * batch:
             break
         multiplier = math.exp(_root_or_end(surplus))
-    rates = solve_rates(classes, multiplier, request.steps, request.accountant, guess(multiplier))
-    _check_batch(request, float(np.dot(rates, classes.records)))
-    return multiplier, rates
+    solution = solve_rates(classes, multiplier, request.steps, request.accountant, guess(multiplier))
+    _check_batch(request, float(np.dot(solution.rates, classes.records)))
+    return solution
 
 
 def _check_batch(request: Request, reached: float) -> None:
