@@ -18,7 +18,8 @@ lint: $(READY)
 	$(BIN)/mypy
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks
+	$(BIN)/inosgd bench plan
+	$(BIN)/inosgd bench step
 
 setup: $(READY)
 

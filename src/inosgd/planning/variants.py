@@ -36,9 +36,9 @@ from inosgd.planning.solving import (
 )
 
 BATCH_TOLERANCE = 1e-3
-FARTHEST_BATCH = 0.01
-MOST_CORRECTIONS = 20
-"""SAMPLE's noise scale is solved until the expected batch is within the first; beyond the second is an error."""
+MOST_CORRECTIONS = 40
+NARROWEST = 1e-4
+"""SAMPLE's noise scale is solved until the expected batch is this close, or its bracket this narrow."""
 
 
 def uniform(request: Request) -> Solution:
@@ -136,43 +136,48 @@ def _sample_for_batch(request: Request) -> Solution:
     """The common noise multiplier at which the largest rates add up to the expected batch.
 
     The central limit gives the first multiplier. After each exact solution at the anchors, its rates are corrected
-    by what the limit was wrong by, which changes slowly with the multiplier.
+    by what the limit was wrong by, which changes slowly with the multiplier; a bracket of multipliers guards
+    against the jumps of Rényi accounting.
     """
     classes, batch, mu = request.classes, request.batch, request.mu
     anchors = anchors_of(classes)
     few = classes.only(anchors)
     correction = np.ones(len(classes))
 
-    def guess(multiplier: float) -> FloatArray:
-        return np.minimum(guess_rates(mu, multiplier, request.steps) * correction, 1.0)
+    def guess(log_multiplier: float) -> FloatArray:
+        return np.minimum(guess_rates(mu, math.exp(log_multiplier), request.steps) * correction, 1.0)
 
     def surplus(log_multiplier: float) -> float:
-        return float(np.dot(guess(math.exp(log_multiplier)), classes.records)) - batch
+        return float(np.dot(guess(log_multiplier), classes.records)) - batch
 
-    multiplier = math.exp(_root_or_end(surplus))
-    for _ in range(MOST_CORRECTIONS):
-        rates = solve_rates(few, multiplier, request.steps, request.accountant, guess(multiplier)[anchors]).rates
-        wrong = np.log(rates / guess_rates(mu[anchors], multiplier, request.steps))
-        correction = np.exp(spread_from_anchors(classes, anchors, np.where(rates < 1, wrong, np.maximum(wrong, 0.0))))
-        if abs(surplus(math.log(multiplier))) <= BATCH_TOLERANCE * batch:
-            break
-        multiplier = math.exp(_root_or_end(surplus))
-    solution = solve_rates(classes, multiplier, request.steps, request.accountant, guess(multiplier))
-    _check_batch(request, float(np.dot(solution.rates, classes.records)))
-    return solution
-
-
-def _check_batch(request: Request, reached: float) -> None:
-    if not abs(reached - request.batch) <= FARTHEST_BATCH * request.batch:
-        raise InfeasibleError(
-            f"expected_batch_size={request.batch:g}: by {request.accountant!r} no common threshold gives this batch; "
-            f"the nearest found is {reached:.4g}; ask for that, or choose another variant or accountant"
-        )
-
-
-def _root_or_end(surplus: Callable[[float], float]) -> float:
-    """Where ``surplus``, increasing in the log of the multiplier, is 0; the end of the range if it never is."""
     low, high = math.log(SMALLEST_MULTIPLIER), math.log(LARGEST_MULTIPLIER)
+    knob = _root_or_end(surplus, low, high)
+    for _ in range(MOST_CORRECTIONS):
+        rates = solve_rates(few, math.exp(knob), request.steps, request.accountant, guess(knob)[anchors]).rates
+        wrong = np.log(rates / guess_rates(mu[anchors], math.exp(knob), request.steps))
+        correction = np.exp(spread_from_anchors(classes, anchors, np.where(rates < 1, wrong, np.maximum(wrong, 0.0))))
+        missed = surplus(knob)
+        if abs(missed) <= BATCH_TOLERANCE * batch:
+            break
+        low, high = (knob, high) if missed < 0 else (low, knob)
+        if high - low < NARROWEST:
+            knob = high  # a jump: beyond it the rates add up to more than was asked for, and are cut
+            break
+        proposal = _root_or_end(surplus, low, high)
+        knob = proposal if low < proposal < high else (low + high) / 2
+    return _cut_to_batch(request, solve_rates(classes, math.exp(knob), request.steps, request.accountant, guess(knob)))
+
+
+def _cut_to_batch(request: Request, solution: Solution) -> Solution:
+    """Rates that add up to more than the expected batch, lowered in proportion; lower rates cost less."""
+    total = float(np.dot(solution.rates, request.classes.records))
+    if total <= request.batch * (1 + BATCH_TOLERANCE):
+        return solution
+    return _evaluated(request, solution.rates * (request.batch / total), solution.multipliers)
+
+
+def _root_or_end(surplus: Callable[[float], float], low: float, high: float) -> float:
+    """Where ``surplus``, increasing in the log of the multiplier, is 0; the end of the range if it never is."""
     if surplus(low) >= 0:
         return low
     return high if surplus(high) <= 0 else float(brentq(surplus, low, high, xtol=1e-9))
