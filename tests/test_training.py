@@ -19,6 +19,7 @@ from inosgd import (
     BudgetExceededError,
     Importance,
     InvalidArgumentError,
+    Ledger,
     Owners,
     Phase,
     Plan,
@@ -257,6 +258,24 @@ def test_mismatches_are_refused_by_name():
     state = TrainingState.start(trainer, network, torch.optim.SGD(network.parameters(), lr=1.0), SeededSource(0))
     with pytest.raises(InvalidArgumentError, match="steps=4: the plan has 3 left"):
         fit(trainer, state, steps=4)
+
+
+def test_a_ledger_for_other_budgets_is_refused():
+    who = owners()
+    trainer = Trainer(plan_for(who), who, examples(), LOSSES, INO_SGD)
+    network = model()
+    lavish = Ledger(owners(LAVISH).table, "pld")
+    with pytest.raises(InvalidArgumentError, match="other owners or budgets"):
+        TrainingState.start(trainer, network, torch.optim.SGD(network.parameters(), lr=1.0), SeededSource(0), lavish)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_refused(dtype):
+    who = owners()
+    trainer = Trainer(plan_for(who), who, examples(), LOSSES, INO_SGD)
+    network = model().to(dtype)
+    with pytest.raises(InvalidArgumentError, match="train in float32 or float64"):
+        TrainingState.start(trainer, network, torch.optim.SGD(network.parameters(), lr=1.0), SeededSource(0))
 
 
 def test_fifty_thousand_owners_train_as_easily_as_two():

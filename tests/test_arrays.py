@@ -1,0 +1,25 @@
+"""Distinct rows, the work-horse of planning for many owners."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from inosgd._arrays import distinct_rows
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.floats(0, 9)), min_size=1, max_size=40))
+def test_distinct_rows_are_those_of_numpy(rows):
+    one, two, three = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    first, inverse = distinct_rows(one, two, then_by=three)
+    expected, expected_inverse = np.unique(np.column_stack([one, two]), axis=0, return_inverse=True)
+    np.testing.assert_array_equal(np.column_stack([one, two])[first], expected)
+    np.testing.assert_array_equal(inverse, expected_inverse.reshape(-1))
+    for place, row in enumerate(first):
+        assert three[row] == three[inverse == place].min()
+
+
+def test_no_rows():
+    first, inverse = distinct_rows(np.zeros(0), np.zeros(0))
+    assert len(first) == len(inverse) == 0
