@@ -3,7 +3,7 @@
 from importlib.metadata import version as _version
 
 from inosgd.errors import BudgetExceededError, InfeasibleError, InosgdError, InvalidArgumentError, UnknownOwnerError
-from inosgd.gradients import ReferenceEngine, supervised
+from inosgd.gradients import BookkeepingEngine, ReferenceEngine, replace_batchnorm, supervised
 from inosgd.importance import BetaTail, FunctionTail, Importance, StepTail, Tail
 from inosgd.ledger import Ledger
 from inosgd.mechanism import ino_sgm
@@ -23,6 +23,7 @@ __all__ = [
     "INO_SGD_FAIR",
     "METHODS",
     "BetaTail",
+    "BookkeepingEngine",
     "Budget",
     "BudgetExceededError",
     "Fairness",
@@ -50,6 +51,7 @@ __all__ = [
     "fit",
     "ino_sgm",
     "make_plan",
+    "replace_batchnorm",
     "supervised",
     "train_step",
 ]

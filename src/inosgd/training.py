@@ -19,7 +19,7 @@ from torch import nn
 from inosgd import _validate
 from inosgd.errors import InvalidArgumentError
 from inosgd.examples import ExampleStore, as_store
-from inosgd.gradients import ExampleLosses, GradientEngine, ReferenceEngine, trainable_parameters
+from inosgd.gradients import BookkeepingEngine, ExampleLosses, GradientEngine, trainable_parameters
 from inosgd.importance import importance_weights
 from inosgd.ledger import Ledger
 from inosgd.mechanism import BoundedSum, release
@@ -49,7 +49,7 @@ class Trainer:
     examples: Any
     losses: ExampleLosses
     method: Method
-    engine: GradientEngine = field(default_factory=ReferenceEngine)
+    engine: GradientEngine = field(default_factory=BookkeepingEngine)
 
     def __post_init__(self) -> None:
         store = as_store(self.examples)

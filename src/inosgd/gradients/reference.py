@@ -15,6 +15,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.utils import _pytree as pytree
 
 from inosgd._arrays import FloatArray
+from inosgd.gradients.checks import check_layers
 from inosgd.gradients.engine import (
     ExampleLosses,
     Examples,
@@ -39,6 +40,7 @@ class ReferenceEngine:
     @contextmanager
     def on(self, model: nn.Module, losses: ExampleLosses, examples: Examples) -> Iterator[_ReferenceGradients]:
         """See `GradientEngine.on`. Nothing is written onto the model at any time."""
+        check_layers(model)
         count = count_examples(examples)
         if count == 0:
             yield _empty(model)

@@ -1,0 +1,31 @@
+"""Per-example gradients: the engines' interface and the engines."""
+
+from inosgd.gradients.bookkeeping import BookkeepingEngine
+from inosgd.gradients.checks import check_model, replace_batchnorm
+from inosgd.gradients.engine import (
+    BatchGradients,
+    ExampleLosses,
+    Examples,
+    GradientEngine,
+    Measured,
+    supervised,
+    trainable_parameters,
+)
+from inosgd.gradients.reference import ReferenceEngine
+from inosgd.gradients.rules import LayerCall, register_rule
+
+__all__ = [
+    "BatchGradients",
+    "BookkeepingEngine",
+    "ExampleLosses",
+    "Examples",
+    "GradientEngine",
+    "LayerCall",
+    "Measured",
+    "ReferenceEngine",
+    "check_model",
+    "register_rule",
+    "replace_batchnorm",
+    "supervised",
+    "trainable_parameters",
+]

@@ -1,0 +1,164 @@
+"""The book-keeping engine: per-example norms and a weighted sum from one backward pass.
+
+The forward pass notes what every layer saw. One backward pass then asks for the gradients of the layers' outputs
+and of nothing else, so that no weight gradient is computed. From input and output gradient each layer's rule
+gives the norms of its per-example gradients without forming them, and later their weighted sum at about the cost
+of the weight gradients that were left out: a step costs what a plain step costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from inosgd import _validate
+from inosgd._arrays import FloatArray
+from inosgd.errors import InosgdError
+from inosgd.gradients.checks import check_once
+from inosgd.gradients.engine import BatchGradients, ExampleLosses, Examples, Measured, count_examples
+from inosgd.gradients.recording import Task, flatten, record_pass
+
+
+@dataclass(frozen=True)
+class BookkeepingEngine:
+    """Norms and weighted sums of per-example gradients at about the cost of a plain step.
+
+    Before a model's first batch it is checked (see `inosgd.gradients.checks`), and the gradients of a few
+    examples are compared to plain autograd.
+
+    Attributes:
+        physical_batch_size: At most this many examples are on the way through the model at once; None for all.
+            A larger batch is measured piece by piece and then passed a second time for the weighted sum: the
+            result is the same, and memory no longer grows with the batch.
+    """
+
+    physical_batch_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.physical_batch_size is not None:
+            _validate.whole(1, physical_batch_size=self.physical_batch_size)
+
+    @contextmanager
+    def on(self, model: nn.Module, losses: ExampleLosses, examples: Examples) -> Iterator[BatchGradients]:
+        """See `GradientEngine.on`. The model has hooks on it during forward passes only."""
+        task = Task.of(model, losses)
+        check_once(task, examples)
+        count = count_examples(examples)
+        if self.physical_batch_size is None or count <= self.physical_batch_size:
+            yield record_pass(task, examples)
+        else:
+            yield SplitBatch.measured(task, examples, self.physical_batch_size)
+
+
+@dataclass(frozen=True, eq=False)
+class SplitBatch:
+    """A batch that passes through the model in pieces, once to be measured and once to be summed.
+
+    The second pass is a plain one: sum_i c_i g_i is the gradient of sum_i c_i loss_i, so no book is needed, and
+    examples with c_i = 0 need not pass at all. If the model draws random numbers (dropout), a piece passes again
+    whole and with the generators where they stood, so that what is summed is what was measured.
+    """
+
+    task: Task
+    examples: Examples
+    pieces: Sequence[torch.Tensor]
+    result: Measured
+    before: Sequence[RandomState]
+    after: RandomState
+
+    @classmethod
+    def measured(cls, task: Task, examples: Examples, size: int) -> SplitBatch:
+        """The batch after its first pass, in pieces of ``size`` examples."""
+        pieces = torch.split(torch.arange(count_examples(examples)), size)
+        results, before = [], []
+        for rows in pieces:
+            before.append(RandomState.now(task.device))
+            results.append(record_pass(task, _take(examples, rows)).measure())
+        losses = np.concatenate([result.losses for result in results])
+        norms = np.concatenate([result.grad_norms for result in results])
+        return cls(task, examples, pieces, Measured(losses, norms), before, RandomState.now(task.device))
+
+    def measure(self) -> Measured:
+        """See `BatchGradients.measure`."""
+        return self.result
+
+    def weighted_sum(self, coefficients: FloatArray) -> torch.Tensor:
+        """See `BatchGradients.weighted_sum`."""
+        _validate.same_length(coefficients=coefficients, losses=self.result.losses)
+        if self.before[0].same_as(self.after):
+            present = torch.split(torch.from_numpy(np.flatnonzero(coefficients)), len(self.pieces[0]))
+            sums = [self._plain(rows, coefficients) for rows in present if len(rows)]
+        else:
+            sums = list(self._replayed(coefficients))
+        parameters = list(self.task.parameters.values())
+        total = flatten([None] * len(parameters), parameters)
+        for each in sums:
+            total += each
+        return total
+
+    def _replayed(self, coefficients: FloatArray) -> Iterator[torch.Tensor]:
+        """The sums of whole pieces, each with the random numbers of its first pass."""
+        for rows, state in zip(self.pieces, self.before, strict=True):
+            scales = coefficients[rows.numpy()]
+            if not scales.any():
+                continue
+            state.restore()
+            if np.isfinite(self.result.grad_norms[rows.numpy()]).all():
+                yield self._plain(rows, coefficients)
+            else:
+                yield record_pass(self.task, _take(self.examples, rows)).weighted_sum(scales)
+        self.after.restore()
+
+    def _plain(self, rows: torch.Tensor, coefficients: FloatArray) -> torch.Tensor:
+        """The gradient of the weighted sum of the losses of ``rows``."""
+        parameters = list(self.task.parameters.values())
+        with torch.enable_grad():
+            losses = self.task.losses(self.task.model, _take(self.examples, rows))
+        self._check_unchanged(rows, losses.detach())
+        scales = torch.from_numpy(coefficients[rows.numpy()]).to(losses)
+        return flatten(torch.autograd.grad(losses, parameters, scales, allow_unused=True), parameters)
+
+    def _check_unchanged(self, rows: torch.Tensor, losses: torch.Tensor) -> None:
+        first = torch.from_numpy(self.result.losses[rows.numpy()]).to(losses)
+        tolerance = torch.finfo(losses.dtype).eps ** 0.5
+        if not torch.allclose(losses, first, rtol=tolerance, atol=tolerance, equal_nan=True):
+            raise InosgdError(
+                "a second pass over the same examples gave other losses: the model changes between passes or draws "
+                "random numbers that torch.manual_seed does not govern; leave physical_batch_size=None"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class RandomState:
+    """Where the global generators stand, on the CPU and on the model's device."""
+
+    device: torch.device
+    cpu: torch.Tensor
+    cuda: torch.Tensor | None
+
+    @classmethod
+    def now(cls, device: torch.device) -> RandomState:
+        """Where they stand at this moment."""
+        cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+        return cls(device, torch.get_rng_state(), cuda)
+
+    def restore(self) -> None:
+        """Put them back."""
+        torch.set_rng_state(self.cpu)
+        if self.cuda is not None:
+            torch.cuda.set_rng_state(self.cuda, self.device)
+
+    def same_as(self, other: RandomState) -> bool:
+        """Whether nothing was drawn between the two."""
+        same_cuda = self.cuda is None or other.cuda is None or torch.equal(self.cuda, other.cuda)
+        return torch.equal(self.cpu, other.cpu) and same_cuda
+
+
+def _take(examples: Examples, rows: torch.Tensor) -> Examples:
+    return pytree.tree_map_only(torch.Tensor, lambda leaf: leaf[rows.to(leaf.device)], examples)

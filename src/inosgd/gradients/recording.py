@@ -1,0 +1,253 @@
+"""One pass over a batch with a book kept: losses, and every parameter's per-example gradients in compact form."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from inosgd import _validate
+from inosgd._arrays import FloatArray
+from inosgd.errors import InvalidArgumentError
+from inosgd.gradients.engine import (
+    ExampleLosses,
+    Examples,
+    Measured,
+    check_losses,
+    count_examples,
+    trainable_parameters,
+)
+from inosgd.gradients.rules.attention import ATTENTION, recorded_attention
+from inosgd.gradients.rules.fallback import fallback_rule
+from inosgd.gradients.rules.forms import Form, OuterProducts, Summed, VectorMaps
+from inosgd.gradients.rules.recorder import Record, Recorder
+from inosgd.gradients.rules.recurrent import CELLS, recorded_recurrence
+from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, rule_for
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A model, its losses, and the layers whose calls have to be recorded.
+
+    Attributes:
+        model: The model.
+        losses: From the model and a batch to one loss per example.
+        parameters: The trainable parameters by name, in the order of `trainable_parameters`.
+        layers: Path, module and rule of every layer that is recorded when it is called.
+        functions: The parameters of recurrent and attention modules, by identity, with their module's path: these
+            are recorded when the library's function for them is called.
+    """
+
+    model: nn.Module
+    losses: ExampleLosses
+    parameters: dict[str, nn.Parameter]
+    layers: tuple[tuple[str, nn.Module, Rule], ...]
+    functions: dict[int, str]
+
+    @classmethod
+    def of(cls, model: nn.Module, losses: ExampleLosses) -> Task:
+        """The task for the model as it is now; what is trainable may change between batches."""
+        layers: list[tuple[str, nn.Module, Rule]] = []
+        functions: dict[int, str] = {}
+        for path, module in model.named_modules():
+            trained = [p for p in module._parameters.values() if p is not None and p.requires_grad]
+            if isinstance(module, nn.MultiheadAttention):
+                functions.update({id(p): path for p in module.parameters() if p.requires_grad})
+            elif not trained or id(trained[0]) in functions:
+                continue
+            elif isinstance(module, nn.RNNBase):
+                functions.update({id(p): path for p in trained})
+            else:
+                layers.append((path, module, rule_for(module) or fallback_rule))
+        return cls(model, losses, trainable_parameters(model), tuple(layers), functions)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model's first trainable parameter is."""
+        return next(iter(self.parameters.values())).device
+
+
+@dataclass(frozen=True, eq=False)
+class Page:
+    """What one pass left: losses, gradient norms, and the gradients themselves in compact forms."""
+
+    parameters: tuple[nn.Parameter, ...]
+    losses: torch.Tensor
+    forms: Gradients
+    norms: FloatArray
+
+    def measure(self) -> Measured:
+        """See `BatchGradients.measure`."""
+        return Measured(self.losses.double().cpu().numpy(), self.norms)
+
+    @torch.no_grad()
+    def weighted_sum(self, coefficients: FloatArray) -> torch.Tensor:
+        """See `BatchGradients.weighted_sum`.
+
+        Where all norms are finite a coefficient of 0 leaves nothing of its example, since 0 x = 0 for every
+        number x. Otherwise, and where most coefficients are 0, the examples with coefficient 0 are taken out.
+        """
+        _validate.same_length(coefficients=coefficients, losses=self.losses)
+        forms: Sequence[Form] = list(self.forms.values())
+        present = np.flatnonzero(coefficients)
+        if 2 * len(present) < len(coefficients) or not np.isfinite(self.norms).all():
+            rows = torch.from_numpy(present).to(self.losses.device)
+            forms = [form.select(rows) for form in forms]
+            coefficients = coefficients[present]
+        return self._flat(forms, torch.from_numpy(coefficients).to(self.parameters[0]))
+
+    def _flat(self, forms: Sequence[Form], coefficients: torch.Tensor) -> torch.Tensor:
+        sums: dict[int, torch.Tensor] = {}
+        for parameters, form in zip(self.forms, forms, strict=True):
+            parts = form.weighted_sum(coefficients)
+            sums.update({id(parameter): part for parameter, part in zip(parameters, parts, strict=True)})
+        return flatten([sums.get(id(parameter)) for parameter in self.parameters], self.parameters)
+
+
+def record_pass(task: Task, examples: Examples) -> Page:
+    """One forward and one backward pass over a batch."""
+    count = count_examples(examples)
+    if count == 0:
+        nothing = next(iter(task.parameters.values())).new_zeros(0)
+        return Page(tuple(task.parameters.values()), nothing, {}, np.zeros(0))
+    recorder = Recorder(count, task.functions)
+    return read_page(task, forward(task, examples, recorder), recorder.records)
+
+
+def forward(task: Task, examples: Examples, recorder: Recorder) -> torch.Tensor:
+    """The losses of a batch, with everything noted that the gradients need."""
+    with torch.enable_grad(), _recording(task, recorder):
+        losses = check_losses(task.losses(task.model, examples), recorder.count)
+    for record in recorder.records:
+        record.check_unchanged()
+    return losses
+
+
+def read_page(task: Task, losses: torch.Tensor, records: Sequence[Record]) -> Page:
+    """The backward pass, and the rules of all records."""
+    gradients = _output_gradients(losses, records)
+    with torch.no_grad():
+        forms = _forms(records, gradients, len(losses))
+        squares = [form.squared_norms() for form in forms.values()] or [torch.zeros_like(losses)]
+        norms = torch.stack(squares).sum(0, dtype=torch.float64).sqrt().cpu().numpy()
+        return Page(tuple(task.parameters.values()), losses.detach(), forms, norms)
+
+
+def flatten(parts: Sequence[torch.Tensor | None], parameters: Sequence[nn.Parameter]) -> torch.Tensor:
+    """The parts side by side; None stands for a parameter that nothing depends on."""
+    pairs = zip(parts, parameters, strict=True)
+    return torch.cat([like.new_zeros(like.numel()) if part is None else part.reshape(-1) for part, like in pairs])
+
+
+@contextmanager
+def _recording(task: Task, recorder: Recorder) -> Iterator[None]:
+    """Hooks on the layers, and recorded functions in place of the fused ones, inside this block only."""
+    with ExitStack() as stack:
+        for path, module, rule in task.layers:
+            handle = module.register_forward_hook(_hook(recorder, path, rule), with_kwargs=True)
+            stack.callback(handle.remove)
+        if task.functions:
+            stack.enter_context(_RecordedFunctions(recorder, task.functions))
+        yield
+
+
+def _hook(recorder: Recorder, path: str, rule: Rule) -> Callable[..., None]:
+    def record(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
+        if not isinstance(output, torch.Tensor):
+            raise InvalidArgumentError(
+                f"module {path!r} ({type(module).__name__}) has parameters of its own and returns "
+                f"{type(output).__name__}; return one tensor, or use ReferenceEngine"
+            )
+        shown = output.detach()
+        kept = [leaf for leaf in (*arguments, *keywords.values()) if isinstance(leaf, torch.Tensor)]
+
+        def parts(gradient: torch.Tensor) -> Gradients:
+            return rule(LayerCall(module, arguments, keywords, shown, gradient))
+
+        recorder.add([output], parts, kept, path)
+
+    return record
+
+
+class _RecordedFunctions(TorchFunctionMode):
+    """Replaces the library's recurrent and attention functions by recorded ones, for trainable parameters."""
+
+    def __init__(self, recorder: Recorder, functions: dict[int, str]) -> None:
+        super().__init__()
+        self._recorder, self._parameters = recorder, functions
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        recorded = _FUNCTIONS.get(func)
+        if recorded is not None and any(id(leaf) in self._parameters for leaf in _parameters_of(args, kwargs)):
+            return recorded(self._recorder, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+
+_FUNCTIONS: dict[Any, Callable[..., Any]] = {
+    ATTENTION: recorded_attention,
+    **{function: partial(recorded_recurrence, cell) for function, cell in CELLS.items()},
+}
+
+
+def _parameters_of(arguments: tuple[Any, ...], keywords: dict[str, Any] | None) -> Iterator[Any]:
+    """The arguments, with lists of weights (of recurrent functions) opened."""
+    for each in (*arguments, *(keywords or {}).values()):
+        if isinstance(each, list):
+            yield from each
+        else:
+            yield each
+
+
+def _output_gradients(losses: torch.Tensor, records: Sequence[Record]) -> list[torch.Tensor | None]:
+    """The gradient of the summed losses with respect to every recorded output: the only backward pass."""
+    edges = [output.edge for record in records for output in record.outputs]
+    wanted = [edge for edge in edges if edge is not None]
+    if not wanted or not losses.requires_grad:
+        return [None] * len(edges)
+    found = iter(torch.autograd.grad(losses, wanted, torch.ones_like(losses), allow_unused=True))
+    return [None if edge is None else next(found) for edge in edges]
+
+
+def _forms(records: Sequence[Record], gradients: list[torch.Tensor | None], count: int) -> Gradients:
+    """Every record's gradients; uses of the same parameters are summed. Empties ``gradients`` on the way."""
+    uses: dict[tuple[nn.Parameter, ...], list[Form]] = {}
+    for record in reversed(records):
+        arrived = [gradients.pop() for _ in record.outputs][::-1]
+        for parameters, form in record.gradients(arrived).items():
+            uses.setdefault(parameters, []).append(form)
+    single = {key: forms[0] if len(forms) == 1 else Summed(tuple(forms), count) for key, forms in uses.items()}
+    _check_keys(single, records)
+    return _joined(single)
+
+
+def _check_keys(forms: Gradients, records: Sequence[Record]) -> None:
+    """The same parameter must not come once alone and once together with others: norms would be wrong."""
+    found = [id(parameter) for key in forms for parameter in key]
+    if len(found) != len(set(found)):
+        raise InvalidArgumentError(
+            f"the rules of {sorted({record.where for record in records})} group the same parameters in different "
+            "ways; let a rule return the same groups on every call"
+        )
+
+
+def _joined(forms: Gradients) -> Gradients:
+    """The same with all maps of vectors as one."""
+    maps = {
+        key: form
+        for key, form in forms.items()
+        if isinstance(form, OuterProducts) and form.outputs.dim() == 2 and len(form.inputs) == 1 and form.biases < 2
+    }
+    if len(maps) < 2:
+        return forms
+    rest = {key: form for key, form in forms.items() if key not in maps}
+    together = tuple(parameter for key in maps for parameter in key)
+    return {**rest, together: VectorMaps.of(list(maps.values()))}

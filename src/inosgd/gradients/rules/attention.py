@@ -1,0 +1,159 @@
+"""Multi-head attention as ``torch.nn`` has it, and so the transformer layers.
+
+Attention itself has no parameters: it mixes places within an example. Its parameters sit in four affine maps, of
+queries, keys, values and of the result, and each of those has the gradients of a linear layer on a sequence. The
+attention is written out here so that the maps' output gradients can be recorded.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from inosgd.errors import InvalidArgumentError
+from inosgd.gradients.rules.forms import Blocks, Dense, affine
+from inosgd.gradients.rules.recorder import Recorder
+from inosgd.gradients.rules.rule import Gradients
+
+ATTENTION = functional.multi_head_attention_forward
+_SIGNATURE = inspect.signature(ATTENTION)
+
+Settings = Mapping[str, Any]
+"""The arguments of ``torch.nn.functional.multi_head_attention_forward`` by name."""
+
+
+def recorded_attention(
+    recorder: Recorder, arguments: Sequence[Any], keywords: Mapping[str, Any]
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """What ``multi_head_attention_forward`` would return, with every use of a weight recorded."""
+    bound = _SIGNATURE.bind(*arguments, **keywords)
+    bound.apply_defaults()
+    settings = bound.arguments
+    _check(recorder, settings)
+    queries, keys, values = _project(recorder, settings)
+    keys, values = _with_bias_rows(recorder, settings, keys, values)
+    mixed, weights = _attend(settings, queries, keys, values)
+    output = functional.linear(mixed, settings["out_proj_weight"], settings["out_proj_bias"])
+    _record_map(recorder, [settings["out_proj_weight"]], settings["out_proj_bias"], [mixed], [output])
+    return output, weights
+
+
+def _check(recorder: Recorder, settings: Settings) -> None:
+    where = recorder.where(settings["out_proj_weight"])
+    if settings["query"].dim() != 3:
+        raise InvalidArgumentError(f"module {where!r}: attention without a dimension of examples; give it a batch")
+    if settings["static_k"] is not None or settings["static_v"] is not None:
+        raise InvalidArgumentError(f"module {where!r}: static keys or values have no rule; use ReferenceEngine")
+
+
+def _project(recorder: Recorder, settings: Settings) -> list[torch.Tensor]:
+    """Queries, keys and values, each (places, examples, features)."""
+    inputs = [settings["query"], settings["key"], settings["value"]]
+    weight, bias = settings["in_proj_weight"], settings["in_proj_bias"]
+    if settings["use_separate_proj_weight"]:
+        weights = [settings[f"{letter}_proj_weight"] for letter in "qkv"]
+    elif inputs[0] is inputs[1] is inputs[2]:
+        output = functional.linear(inputs[0], weight, bias)
+        _record_map(recorder, [weight], bias, inputs[:1], [output])
+        return list(output.chunk(3, 2))
+    else:
+        weights = [weight]
+    blocks = weights if len(weights) == 3 else weight.chunk(3)
+    biases = [None] * 3 if bias is None else bias.chunk(3)
+    outputs = [functional.linear(*each) for each in zip(inputs, blocks, biases, strict=True)]
+    _record_map(recorder, weights, bias, inputs, outputs)
+    return outputs
+
+
+def _record_map(
+    recorder: Recorder,
+    weights: Sequence[nn.Parameter],
+    bias: nn.Parameter | None,
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+) -> None:
+    """One or three affine maps with one bias, whose weights are one parameter (rows in blocks) or one each."""
+
+    def parts(*gradients: torch.Tensor) -> Gradients:
+        maps = [(d.transpose(0, 1), a.detach().transpose(0, 1)) for d, a in zip(gradients, inputs, strict=True)]
+        found: dict[tuple[nn.Parameter, ...], Any] = {}
+        if bias is not None and bias.requires_grad:
+            found[(bias,)] = Blocks(tuple(Dense((d.sum(1),)) for d, _ in maps))
+        forms = [affine(d, [a], 0) for d, a in maps]
+        groups = [forms] if len(weights) == 1 else [[form] for form in forms]
+        for weight, blocks in zip(weights, groups, strict=True):
+            if weight.requires_grad:
+                found[(weight,)] = Blocks(tuple(blocks))
+        return found
+
+    if any(p is not None and p.requires_grad for p in (*weights, bias)):
+        recorder.add(outputs, parts, inputs, recorder.where(weights[0]), example_dim=1)
+
+
+def _with_bias_rows(
+    recorder: Recorder, settings: Settings, keys: torch.Tensor, values: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values with a trained place (``add_bias_kv``) and then a place of zeros (``add_zero_attn``) added."""
+    extended = []
+    for places, bias in ((keys, settings["bias_k"]), (values, settings["bias_v"])):
+        added = [places]
+        if bias is not None:
+            added.append(bias.repeat(1, places.shape[1], 1))
+            _record_rows(recorder, bias, added[1])
+        if settings["add_zero_attn"]:
+            added.append(places.new_zeros(1, *places.shape[1:]))
+        extended.append(torch.cat(added))
+    return extended[0], extended[1]
+
+
+def _record_rows(recorder: Recorder, bias: nn.Parameter, rows: torch.Tensor) -> None:
+    """Every example has a copy of the bias of its own: the copy's gradient is the example's."""
+
+    def parts(gradient: torch.Tensor) -> Gradients:
+        return {(bias,): Dense((gradient.transpose(0, 1).unsqueeze(1),))}
+
+    if bias.requires_grad:
+        recorder.add([rows], parts, [], recorder.where(bias), example_dim=1)
+
+
+def _attend(
+    settings: Settings, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """softmax(q k^T / sqrt(width) + mask) v in every head: the mixed values and, if asked for, the softmax."""
+    heads = settings["num_heads"]
+    shape = (queries.shape[1], heads, -1)
+    q, k, v = (each.reshape(len(each), *shape).permute(1, 2, 0, 3) for each in (queries, keys, values))
+    mask = _mask(settings, q, k.shape[2])
+    dropout = settings["dropout_p"] if settings["training"] else 0.0
+    if not settings["need_weights"]:
+        mixed = functional.scaled_dot_product_attention(q, k, v, mask, dropout)
+        return mixed.permute(2, 0, 1, 3).flatten(2), None
+    scores = q @ k.mT / math.sqrt(q.shape[-1])
+    weights = torch.softmax(scores if mask is None else scores + mask, dim=-1)
+    weights = functional.dropout(weights, dropout) if dropout else weights
+    mixed = (weights @ v).permute(2, 0, 1, 3).flatten(2)
+    return mixed, weights.mean(1) if settings["average_attn_weights"] else weights
+
+
+def _mask(settings: Settings, q: torch.Tensor, sources: int) -> torch.Tensor | None:
+    """What to add to the scores, broadcast over (examples, heads, targets, sources); None for nothing."""
+    of_places, of_padding = _additive(settings["attn_mask"], q), _additive(settings["key_padding_mask"], q)
+    if of_places is not None and of_places.dim() == 3:
+        of_places = of_places.view(*q.shape[:3], -1)
+    if of_padding is not None:
+        of_padding = of_padding[:, None, None, :]
+    masks = [functional.pad(m, (0, sources - m.shape[-1])) for m in (of_places, of_padding) if m is not None]
+    return sum(masks[1:], masks[0]) if masks else None
+
+
+def _additive(mask: torch.Tensor | None, like: torch.Tensor) -> torch.Tensor | None:
+    """A mask of booleans (True: not allowed) as one of numbers to add (minus infinity)."""
+    if mask is None or mask.dtype != torch.bool:
+        return mask
+    return like.new_zeros(mask.shape).masked_fill(mask, -math.inf)

@@ -1,0 +1,297 @@
+"""Convolutions in one and two dimensions.
+
+With a the padded input, s the stride and h the dilation, output pixel y of example i sees at kernel offset k the
+input pixel s y + h k, so that
+
+    dW[o, c, k] = sum_y d[o, y] a[c, s y + h k],    db[o] = sum_y d[o, y].
+
+Channel groups are independent convolutions; they are treated as a second example dimension.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.grad import conv2d_weight
+
+from inosgd.gradients.rules.forms import Dense, Form, pair_sum, weigh_rows
+from inosgd.gradients.rules.rule import Gradients, LayerCall, register_rule
+
+CHUNK_ELEMENTS = 1 << 19
+"""How many numbers are unfolded, or in a Gram matrix, at once: few enough to stay in the processor's cache."""
+
+HELD_PIXELS = 64
+"""From so many output pixels on, holding gradients from norms to sum costs less than computing the sum anew."""
+
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The shape of a two-dimensional convolution; ``weight`` is the shape the parameter has."""
+
+    weight: tuple[int, ...]
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+    groups: int
+
+
+def convolution_rule(call: LayerCall) -> Gradients:
+    """By Gram matrices, by gradients of a few examples at a time, or by gradients that are held.
+
+    The choice depends on shapes alone, so that runs reproduce; see `_prefers_gram` and `HELD_PIXELS`.
+    """
+    inputs, outputs, geometry = _planar(call)
+    gradients: dict[tuple[nn.Parameter, ...], Form] = {}
+    if call.trains("weight"):
+        if geometry.kernel == (1, 1):
+            inputs, geometry = _seen_by_one_pixel(inputs, geometry)
+        form = Convolved(inputs, outputs, geometry, _prefers_gram(inputs, outputs, geometry))
+        held = not form.gram and outputs.shape[2] * outputs.shape[3] >= HELD_PIXELS
+        gradients[(call.module.weight,)] = form.by_kernel_row() if held else form
+    if call.trains("bias"):
+        gradients[(call.module.bias,)] = Dense((outputs.sum((2, 3)),))
+    return gradients
+
+
+@dataclass(frozen=True, eq=False)
+class Convolved:
+    """Gradients of a convolution's weight, as input and output gradient.
+
+    |dW|^2 = sum_{y,z} D[y,z] sum_k A[s y + h k, s z + h k], with D = d^T d over output pixels and A = a^T a over
+    padded input pixels: A is computed once and summed over shifts, k^2 fewer products than the Gram matrix of the
+    unfolded input. With a stride only pixels of the same phase (position modulo s) ever meet, so that one smaller
+    A per phase is enough.
+
+    Attributes:
+        inputs: a, without the padding that the geometry has.
+        outputs: d.
+        geometry: How they belong together.
+        gram: Whether norms come from Gram matrices; from the gradients of a few examples at a time otherwise.
+    """
+
+    inputs: torch.Tensor
+    outputs: torch.Tensor
+    geometry: Geometry
+    gram: bool = True
+
+    def squared_norms(self) -> torch.Tensor:
+        """By the formula above, summed over channel groups, or by the gradients; a chunk of examples at a time."""
+        if not self.gram:
+            chunks = _chunks(self.inputs, self.outputs, math.prod(self.geometry.weight))
+            return torch.cat([replace(self, inputs=a, outputs=d).by_kernel_row().squared_norms() for a, d in chunks])
+        inputs, outputs = self._by_group()
+        pixels = math.prod(
+            (inputs.shape[2 + i] + 2 * self.geometry.padding[i]) // self.geometry.stride[i] for i in (0, 1)
+        )
+        terms = max(outputs.shape[1], inputs.shape[1] * math.prod(self.geometry.kernel))
+        parts = [
+            pair_sum(_pixel_gram(d), _unfolded_gram(a, d, self.geometry), terms)
+            for a, d in _chunks(inputs, outputs, pixels**2)
+        ]
+        return torch.cat(parts).view(len(self.inputs), -1).sum(1)
+
+    def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
+        """One ordinary weight gradient, with the smaller of input and output gradient scaled."""
+        shape = self.geometry
+        scale = coefficients.view(-1, 1, 1, 1)
+        inputs, outputs = self.inputs, self.outputs
+        if inputs.numel() < outputs.numel():
+            inputs = inputs * scale
+        else:
+            outputs = outputs * scale
+        size = (outputs.shape[1], inputs.shape[1] // shape.groups, *shape.kernel)
+        total: torch.Tensor = conv2d_weight(  # type: ignore[no-untyped-call]
+            inputs, size, outputs, shape.stride, shape.padding, shape.dilation, shape.groups
+        )
+        return [total.view(shape.weight)]
+
+    def materialise(self) -> Sequence[torch.Tensor]:
+        """The gradients themselves."""
+        return self.by_kernel_row().materialise()
+
+    def select(self, rows: torch.Tensor) -> Convolved:
+        """Inputs and output gradients of some examples."""
+        return replace(self, inputs=self.inputs[rows], outputs=self.outputs[rows])
+
+    def by_kernel_row(self) -> KernelRows:
+        """The gradients, one row of the kernel after the other.
+
+        For kernel row k the input is needed at the pixels (s y + h k, s x + h l), for all l: unfolded in its
+        columns only, the input holds them all, and those of one kernel row are consecutive in it. One product of
+        d with that part per kernel row is all there is to do, and the input is copied k times instead of k^2.
+        """
+        inputs, outputs = self._by_group()
+        height, width = self.geometry.kernel
+        size = (len(inputs), outputs.shape[1], width * inputs.shape[1])
+        rows = [outputs.new_empty(size) for _ in range(height)]
+        start = 0
+        for a, d in _chunks(inputs, outputs, width * inputs[0].numel()):
+            _add_kernel_rows(a, d, self.geometry, [row[start : start + len(a)] for row in rows])
+            start += len(a)
+        count, filters = self.outputs.shape[:2]
+        return KernelRows(tuple(row.view(count, filters, width, -1) for row in rows), self.geometry)
+
+    def _by_group(self) -> tuple[torch.Tensor, torch.Tensor]:
+        groups = self.geometry.groups
+        if groups == 1:
+            return self.inputs, self.outputs
+        split = [each.reshape(len(each) * groups, -1, *each.shape[2:]) for each in (self.inputs, self.outputs)]
+        return split[0], split[1]
+
+
+@dataclass(frozen=True, eq=False)
+class KernelRows:
+    """Gradients of a convolution's weight, held: per kernel row one tensor (examples, filters, columns, channels)."""
+
+    rows: tuple[torch.Tensor, ...]
+    geometry: Geometry
+
+    def squared_norms(self) -> torch.Tensor:
+        """Entry by entry."""
+        return Dense(self.rows).squared_norms()
+
+    def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Row by row, then in the weight's layout."""
+        sums = torch.stack([weigh_rows(coefficients, row) for row in self.rows], dim=1)
+        return [sums.permute(0, 3, 1, 2).reshape(self.geometry.weight)]
+
+    def materialise(self) -> Sequence[torch.Tensor]:
+        """In the weight's layout, (examples, filters, channels, kernel)."""
+        stacked = torch.stack(self.rows, dim=2).permute(0, 1, 4, 2, 3)
+        return [stacked.reshape(len(stacked), *self.geometry.weight)]
+
+    def select(self, rows: torch.Tensor) -> KernelRows:
+        """Some examples of every kernel row."""
+        return KernelRows(tuple(row[rows] for row in self.rows), self.geometry)
+
+
+def _add_kernel_rows(
+    inputs: torch.Tensor, outputs: torch.Tensor, shape: Geometry, rows: Sequence[torch.Tensor]
+) -> None:
+    """Fill ``rows[k]`` with sum_y d[o, y] a[c, s y + h k], as (examples, filters, columns x channels).
+
+    Input rows are sorted by phase, so that the rows s y + h k of one k follow each other.
+    """
+    stride, width = shape.stride[0], outputs.shape[3]
+    top, side = shape.padding
+    bottom = top + -(inputs.shape[2] + 2 * top) % stride
+    padded = functional.pad(inputs, (side, side, top, bottom)).permute(0, 2, 3, 1).contiguous()
+    count, height, _, channels = padded.shape
+    example, down, right, _ = padded.stride()
+    columns = padded.as_strided(
+        (stride, count, height // stride, width, shape.kernel[1], channels),
+        (down, example, stride * down, shape.stride[1] * right, shape.dilation[1] * right, 1),
+    ).reshape(stride, count, height // stride * width, -1)
+    flat = outputs.flatten(2)
+    for row, out in enumerate(rows):
+        shift, phase = divmod(row * shape.dilation[0], stride)
+        start = shift * width
+        torch.bmm(flat, columns[phase, :, start : start + flat.shape[2]], out=out)
+
+
+def _chunks(inputs: torch.Tensor, outputs: torch.Tensor, elements: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Inputs and outputs of a few examples at a time, ``elements`` being what one example takes."""
+    size = max(2, CHUNK_ELEMENTS // elements)
+    for start in range(0, len(inputs), size):
+        yield inputs[start : start + size], outputs[start : start + size]
+
+
+def _prefers_gram(inputs: torch.Tensor, outputs: torch.Tensor, shape: Geometry) -> bool:
+    """Whether Gram matrices and a second product cost less than materialising; a rule on shapes alone."""
+    channels, filters = inputs.shape[1] // shape.groups, outputs.shape[1] // shape.groups
+    pixels = outputs.shape[2] * outputs.shape[3]
+    phases = min(shape.stride[0], shape.kernel[0]) * min(shape.stride[1], shape.kernel[1])
+    seen = inputs.shape[2] * inputs.shape[3] if phases == 1 else pixels * 1.3
+    direct = pixels * channels * shape.kernel[0] * shape.kernel[1] * filters
+    return phases * seen * seen * channels + pixels * pixels * filters < 0.35 * direct
+
+
+def _pixel_gram(values: torch.Tensor) -> torch.Tensor:
+    flat = values.flatten(2)
+    return flat.mT @ flat
+
+
+def _unfolded_gram(inputs: torch.Tensor, outputs: torch.Tensor, shape: Geometry) -> torch.Tensor:
+    """sum_k A[s y + h k, s z + h k] over all pairs (y, z) of output pixels."""
+    height, width = outputs.shape[2:]
+    total = inputs.new_zeros(len(inputs), height, width, height, width)
+    for gram, row_shifts, column_shifts in _phase_grams(inputs, shape):
+        first, *others = row_shifts
+        rows = gram[:, first : first + height, :, first : first + height]
+        if others:
+            rows = rows.clone()
+        for i in others:
+            rows += gram[:, i : i + height, :, i : i + height]
+        for j in column_shifts:
+            total += rows[:, :, j : j + width, :, j : j + width]
+    return total.view(len(inputs), height * width, height * width)
+
+
+def _phase_grams(inputs: torch.Tensor, shape: Geometry) -> Iterator[tuple[torch.Tensor, list[int], list[int]]]:
+    """The Gram matrices of the padded input's phases, with the shifts at which kernel rows and columns see them."""
+    top, side = shape.padding
+    if shape.stride == (1, 1):
+        gram = _pixel_gram(inputs).view(len(inputs), *inputs.shape[2:] * 2)
+        gram = functional.pad(gram, (side, side, top, top) * 2)
+        yield gram, _phases(shape, 0)[0][1], _phases(shape, 1)[0][1]
+        return
+    padded = functional.pad(inputs, (side, side, top, top))
+    for row_phase, row_shifts in _phases(shape, 0):
+        for column_phase, column_shifts in _phases(shape, 1):
+            seen = padded[:, :, row_phase :: shape.stride[0], column_phase :: shape.stride[1]]
+            yield _pixel_gram(seen).view(len(inputs), *seen.shape[2:] * 2), row_shifts, column_shifts
+
+
+def _phases(shape: Geometry, axis: int) -> list[tuple[int, list[int]]]:
+    """For every phase that kernel offsets fall on, by how many strides they are shifted."""
+    offsets = [offset * shape.dilation[axis] for offset in range(shape.kernel[axis])]
+    stride = shape.stride[axis]
+    phases = sorted({offset % stride for offset in offsets})
+    return [(phase, [offset // stride for offset in offsets if offset % stride == phase]) for phase in phases]
+
+
+def _planar(call: LayerCall) -> tuple[torch.Tensor, torch.Tensor, Geometry]:
+    """Input, output gradient and geometry in two dimensions, with any padding but zeros already applied."""
+    layer: Any = call.module
+    inputs, outputs = call.input, call.gradient
+    padding = layer.padding
+    if layer.padding_mode != "zeros" or isinstance(padding, str):
+        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        inputs = functional.pad(inputs, layer._reversed_padding_repeated_twice, mode=mode)
+        padding = (0,) * len(layer.kernel_size)
+    shape = Geometry(
+        weight=layer.weight.shape,
+        kernel=_pair(layer.kernel_size, 1),
+        stride=_pair(layer.stride, 1),
+        padding=_pair(padding, 0),
+        dilation=_pair(layer.dilation, 1),
+        groups=layer.groups,
+    )
+    if inputs.dim() == 3:
+        inputs, outputs = inputs.unsqueeze(2), outputs.unsqueeze(2)
+    return inputs, outputs, shape
+
+
+def _seen_by_one_pixel(inputs: torch.Tensor, shape: Geometry) -> tuple[torch.Tensor, Geometry]:
+    """A kernel of one pixel sees every s-th pixel of the input only: the rest can be left out, and the stride too."""
+    top, side = shape.padding
+    padded = functional.pad(inputs, (side, side, top, top)) if top or side else inputs
+    seen = padded[:, :, :: shape.stride[0], :: shape.stride[1]]
+    return seen, replace(shape, stride=(1, 1), padding=(0, 0), dilation=(1, 1))
+
+
+def _pair(values: Sequence[int], filler: int) -> Pair:
+    return (values[0], values[1]) if len(values) == 2 else (filler, values[0])
+
+
+register_rule(nn.Conv1d, convolution_rule)
+register_rule(nn.Conv2d, convolution_rule)

@@ -1,0 +1,53 @@
+"""Any other module with parameters: vmap of its own vector-Jacobian product."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.func import functional_call, vjp, vmap
+from torch.utils import _pytree as pytree
+
+from inosgd.errors import InvalidArgumentError
+from inosgd.gradients.rules.forms import Dense
+from inosgd.gradients.rules.rule import Gradients, LayerCall
+
+
+def fallback_rule(call: LayerCall) -> Gradients:
+    """g_i = d_i^T dy_i/dtheta for every example i, where y_i = module(a_i) is computed once more.
+
+    Exact for modules that treat examples independently and draw no random numbers; the recomputed outputs are
+    compared to the recorded ones.
+    """
+    module: nn.Module = call.module
+    trained = {name: p for name, p in module.named_parameters(recurse=False) if p.requires_grad}
+    values = {name: parameter.detach() for name, parameter in trained.items()}
+    leaves, layout = pytree.tree_flatten((call.arguments, dict(call.keywords)))
+    count = len(call.gradient)
+    batched = [isinstance(leaf, torch.Tensor) and leaf.dim() > 0 and len(leaf) == count for leaf in leaves]
+    mapped = [leaf.detach() for leaf, is_batched in zip(leaves, batched, strict=True) if is_batched]
+
+    def one(gradient: torch.Tensor, *example: torch.Tensor) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+        parts = iter(example)
+        given = [next(parts)[None] if is_batched else leaf for leaf, is_batched in zip(leaves, batched, strict=True)]
+        arguments, keywords = pytree.tree_unflatten(given, layout)
+        output, pull, *_ = vjp(lambda parameters: functional_call(module, parameters, arguments, keywords), values)
+        return output[0], pull(gradient[None])[0]
+
+    try:
+        outputs, gradients = vmap(one)(call.gradient, *mapped)
+    except RuntimeError as error:
+        raise InvalidArgumentError(
+            f"{type(module).__name__} has no rule and cannot be mapped over examples ({error}); register_rule for it, "
+            "or use ReferenceEngine"
+        ) from error
+    _check_recomputed(call, outputs)
+    return {tuple(trained.values()): Dense(tuple(gradients[name] for name in trained))}
+
+
+def _check_recomputed(call: LayerCall, outputs: torch.Tensor) -> None:
+    tolerance = 1e-3 if call.output.dtype == torch.float32 else 1e-6
+    if not torch.allclose(outputs, call.output, rtol=tolerance, atol=tolerance, equal_nan=True):
+        raise InvalidArgumentError(
+            f"{type(call.module).__name__} gives an example another output alone than in its batch; it mixes examples "
+            "or draws random numbers: register_rule for it"
+        )

@@ -1,0 +1,111 @@
+"""Notes taken during one forward pass: what each layer saw, and where its output gradient will arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from inosgd.errors import InvalidArgumentError
+from inosgd.gradients.rules.rule import Gradients
+
+Parts = Callable[..., Gradients]
+"""From the gradients of recorded outputs to the gradients of the parameters behind them."""
+
+
+class Output(NamedTuple):
+    """A recorded output: its edge in the graph, where its gradient arrives, and what a zero gradient looks like.
+
+    The edge is None where the output has no gradient: nothing trainable is behind it.
+    """
+
+    edge: GradientEdge | None
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+    def zeros(self) -> torch.Tensor:
+        """The gradient of an output that no loss depends on."""
+        return torch.zeros(self.shape, dtype=self.dtype, device=self.device)
+
+
+class Record(NamedTuple):
+    """One use of parameters in the forward pass.
+
+    Attributes:
+        outputs: What was computed from the parameters.
+        parts: What to make of the outputs' gradients.
+        kept: The tensors that ``parts`` needs, each with the version it had when it was recorded.
+        where: Whose parameters they are, for messages.
+    """
+
+    outputs: tuple[Output, ...]
+    parts: Parts
+    kept: tuple[tuple[torch.Tensor, int], ...]
+    where: str
+
+    def check_unchanged(self) -> None:
+        """Refuse tensors that were changed in place since they were recorded."""
+        for tensor, version in self.kept:
+            if tensor._version == version:
+                continue
+            raise InvalidArgumentError(
+                f"module {self.where!r}: its input was changed in place after the layer had used it; use "
+                "operations that are not in place (inplace=False, x = x + y)"
+            )
+
+    def gradients(self, output_gradients: Sequence[torch.Tensor | None]) -> Gradients:
+        """The per-example gradients of the parameters; an output without a gradient has a gradient of 0."""
+        if all(gradient is None for gradient in output_gradients):
+            return {}
+        pairs = zip(self.outputs, output_gradients, strict=True)
+        return self.parts(*[output.zeros() if gradient is None else gradient for output, gradient in pairs])
+
+
+class Recorder:
+    """Collects the records of one forward pass.
+
+    Attributes:
+        count: How many examples the pass is over.
+        differentiable: Whether autograd must be able to reach the parameters through what is recorded.
+        records: What was recorded so far, in the order of the pass.
+    """
+
+    def __init__(self, count: int, names: Mapping[int, str], *, differentiable: bool = False) -> None:
+        self.count, self.differentiable = count, differentiable
+        self.records: list[Record] = []
+        self._names = names
+
+    def add(
+        self,
+        outputs: Sequence[torch.Tensor],
+        parts: Parts,
+        kept: Sequence[torch.Tensor],
+        where: str,
+        *,
+        example_dim: int = 0,
+    ) -> None:
+        """Record that ``outputs`` were computed from trainable parameters; nothing, if none of them has a gradient."""
+        if not any(output.requires_grad for output in outputs):
+            return
+        for output in outputs:
+            if output.dim() <= example_dim or output.shape[example_dim] != self.count:
+                raise InvalidArgumentError(
+                    f"module {where!r}: an output of shape {tuple(output.shape)} for {self.count} examples; let "
+                    f"dimension {example_dim} count the examples, or use ReferenceEngine"
+                )
+        described = tuple(_describe(output) for output in outputs)
+        versions = tuple((tensor, tensor._version) for tensor in kept)
+        self.records.append(Record(described, parts, versions, where))
+
+    def where(self, parameter: nn.Parameter) -> str:
+        """The module that a parameter belongs to, for messages."""
+        return self._names.get(id(parameter), "a module")
+
+
+def _describe(output: torch.Tensor) -> Output:
+    edge = get_gradient_edge(output) if output.requires_grad else None
+    return Output(edge, output.shape, output.dtype, output.device)

@@ -1,0 +1,71 @@
+"""What a layer rule is, and the table of rules.
+
+A rule turns one call of a layer, with the gradient of its output, into the gradients of the layer's own
+parameters in a compact form:
+
+    def scale_rule(call: LayerCall) -> Gradients:
+        return {(call.module.scale,): Dense((call.input * call.gradient,))}
+
+    register_rule(Scale, scale_rule)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from inosgd.gradients.rules.forms import Form
+
+Gradients = Mapping[tuple[nn.Parameter, ...], Form]
+"""Parameters that belong together, and the form of their per-example gradients, one part per parameter."""
+
+
+class LayerCall(NamedTuple):
+    """One call of a layer during the forward pass, and what came back to it in the backward pass.
+
+    Attributes:
+        module: The layer.
+        arguments: What it was called with; the first dimension of each tensor counts the examples.
+        keywords: The same by name.
+        output: What it returned.
+        gradient: The gradient of the summed losses with respect to the output.
+    """
+
+    module: Any
+    arguments: tuple[Any, ...]
+    keywords: Mapping[str, Any]
+    output: torch.Tensor
+    gradient: torch.Tensor
+
+    @property
+    def input(self) -> torch.Tensor:
+        """The first argument."""
+        first: torch.Tensor = self.arguments[0] if self.arguments else next(iter(self.keywords.values()))
+        return first.detach()
+
+    def trains(self, name: str) -> bool:
+        """Whether the layer has a parameter of this name and it is trainable."""
+        parameter = getattr(self.module, name, None)
+        return parameter is not None and parameter.requires_grad
+
+
+Rule = Callable[[LayerCall], Gradients]
+"""From a call to the gradients of the layer's trainable parameters; it must not change what it is given."""
+
+_RULES: dict[type[nn.Module], Rule] = {}
+
+
+def register_rule(module_type: type[nn.Module], rule: Rule) -> None:
+    """Use ``rule`` for layers of this type, in place of any earlier rule."""
+    _RULES[module_type] = rule
+
+
+def rule_for(module: nn.Module) -> Rule | None:
+    """The rule registered for the module's type, or for a base class whose ``forward`` it inherits."""
+    for base in type(module).__mro__:
+        if base in _RULES:
+            return _RULES[base] if type(module).forward is base.forward else None
+    return None

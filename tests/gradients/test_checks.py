@@ -1,0 +1,294 @@
+"""Models that the engine refuses, each by the name of the module and with a fix."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from inosgd.errors import InvalidArgumentError
+from inosgd.gradients import BookkeepingEngine, ReferenceEngine, check_model, replace_batchnorm, supervised
+from tests.gradients.gradient_oracle import assert_engine_exact, by_engine, squared_output
+
+ENGINE = BookkeepingEngine()
+
+
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+class Around(nn.Module):
+    """A model with a linear layer and one thing done to its output."""
+
+    def __init__(self, act) -> None:
+        super().__init__()
+        self.first, self.last, self.act = nn.Linear(3, 3), nn.Linear(3, 3), act
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.last(self.act(self, self.first(inputs)))
+
+
+class TestLayers:
+    @pytest.mark.parametrize(
+        ("layer", "shape", "fix"),
+        [
+            (nn.BatchNorm1d(3), (3,), "replace_batchnorm"),
+            (nn.BatchNorm2d(3), (3, 2, 2), "replace_batchnorm"),
+            (nn.SyncBatchNorm(3), (3,), "replace_batchnorm"),
+            (nn.InstanceNorm1d(3, affine=True, track_running_stats=True), (3, 4), "track_running_stats=False"),
+            (nn.ReLU(inplace=True), (3,), "inplace=False"),
+            (nn.Dropout(inplace=True), (3,), "inplace=False"),
+        ],
+    )
+    def test_refused_with_name_and_fix(self, layer, shape, fix):
+        model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.Identity(), layer)).double()
+        with pytest.raises(InvalidArgumentError, match=rf"'1\.1' \({type(layer).__name__}\).*{fix}"):
+            check_model(model)
+        with pytest.raises(InvalidArgumentError, match=fix), ENGINE.on(model, squared_output, normal(4, *shape)):
+            pass
+
+    @pytest.mark.parametrize("options", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}])
+    def test_embeddings(self, options):
+        with pytest.raises(InvalidArgumentError, match=f"'0' .Embedding.*{next(iter(options))}"):
+            check_model(nn.Sequential(nn.Embedding(3, 2, **options)))
+
+    def test_batchnorm_with_fixed_statistics_mixes_nothing(self):
+        model = nn.Sequential(nn.Conv2d(1, 2, 2), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 2)).double()
+        model(normal(9, 1, 3, 3))
+        model[1].eval()
+        assert_engine_exact(model, normal(4, 1, 3, 3))
+
+    def test_accepted(self):
+        check_model(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.GroupNorm(1, 2), nn.Embedding(2, 2)))
+
+
+class TestSharedParameters:
+    def test_refused(self):
+        model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        model[1].weight = model[0].weight
+        with pytest.raises(InvalidArgumentError, match=r"'1' .*shared with '0.weight'.*ReferenceEngine"):
+            check_model(model)
+
+    def test_frozen_ones_may_be_shared(self):
+        model = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3)).double()
+        model[2].weight = model[0].weight.requires_grad_(False)
+        assert_engine_exact(model, normal(4, 3))
+
+
+class TestGradientsAreCompared:
+    """What no list of layers can know is found by comparing a few examples to autograd."""
+
+    @pytest.mark.parametrize(
+        "act",
+        [
+            lambda model, z: z - z.mean(0),
+            lambda model, z: functional.softmax(z, dim=0),
+            lambda model, z: z.flip(0),
+            lambda model, z: z @ z.T @ z,
+        ],
+        ids=["centred", "softmax", "flipped", "attention"],
+    )
+    def test_mixed_examples(self, act):
+        with pytest.raises(InvalidArgumentError, match="mix"):
+            by_engine(ENGINE, Around(act).double(), normal(5, 3))
+
+    def test_mixed_inputs(self):
+        def losses(model, batch):
+            return squared_output(model, batch - batch.mean(0))
+
+        with pytest.raises(InvalidArgumentError, match="depends on the input of another"):
+            by_engine(ENGINE, nn.Linear(3, 2).double(), normal(5, 3), losses)
+
+    @pytest.mark.parametrize(
+        "act",
+        [
+            lambda model, z: z + functional.linear(z, model.first.weight),
+            lambda model, z: z * model.last.bias,
+            lambda model, z: z / model.first.weight.norm(),
+        ],
+        ids=["linear", "product", "norm"],
+    )
+    def test_parameters_used_outside_their_module(self, act):
+        with pytest.raises(InvalidArgumentError, match=r"parameter '(first|last)\.\w+'.*ReferenceEngine"):
+            by_engine(ENGINE, Around(act).double(), normal(5, 3))
+
+    def test_parametrized_weights(self):
+        model = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(3, 3)), nn.Linear(3, 2)).double()
+        for count in (3, 5):
+            with pytest.raises(InvalidArgumentError, match="ReferenceEngine"):
+                by_engine(ENGINE, model, normal(count, 3))
+
+    @pytest.mark.parametrize("count", [3, 4, 5])
+    def test_examples_in_another_dimension(self, count):
+        """Also where the sequence is as long as the batch, so that no shape tells."""
+
+        class TimeFirst(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = nn.Linear(2, 2)
+
+            def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+                return torch.tanh(self.layer(inputs.transpose(0, 1))).transpose(0, 1)
+
+        with pytest.raises(InvalidArgumentError, match="dimension"):
+            by_engine(ENGINE, TimeFirst().double(), normal(count, 4, 2))
+
+    def test_first_batches_of_one_example_only_postpone_it(self):
+        model = Around(lambda model, z: z - z.mean(0).detach() - z.flip(0)).double()
+        by_engine(ENGINE, model, normal(1, 3))
+        with pytest.raises(InvalidArgumentError, match="mix"):
+            by_engine(ENGINE, model, normal(2, 3))
+
+    def test_broken_examples_only_postpone_it(self):
+        model = Around(lambda model, z: z + functional.linear(z, model.first.weight)).double()
+        examples = normal(5, 3)
+        by_engine(ENGINE, model, torch.full_like(examples, np.nan))
+        with pytest.raises(InvalidArgumentError, match="parameter"):
+            by_engine(ENGINE, model, examples)
+
+    def test_once_per_model(self):
+        model, seen = nn.Linear(3, 2).double(), []
+
+        def losses(model, batch):
+            seen.append(len(batch))
+            return squared_output(model, batch)
+
+        for _ in range(2):
+            by_engine(ENGINE, model, normal(5, 3), losses)
+        assert seen == [3, 3, 1, 1, 1, 5, 5]
+
+    def test_dropout_is_no_difference(self):
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.5, batch_first=True)
+        lstm = nn.LSTM(4, 3, num_layers=2, dropout=0.5, batch_first=True)
+
+        class Both(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer, self.lstm = layer, lstm
+
+            def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+                return self.lstm(self.layer(inputs))[0]
+
+        by_engine(ENGINE, Both(), normal(5, 3, 4).float())
+
+
+class TestInPlace:
+    def test_changed_inputs_are_noticed(self):
+        def act(model, z):
+            z = z.tanh()
+            model.last(z)
+            z += 1
+            return z
+
+        with pytest.raises(InvalidArgumentError, match=r"module 'last'.*in place"):
+            by_engine(ENGINE, Around(act).double(), normal(4, 3))
+
+    def test_changed_outputs_do_no_harm(self):
+        assert_engine_exact(Around(lambda model, z: z.relu_()).double(), normal(4, 3))
+
+
+class TestUnsupportedCalls:
+    def test_packed_sequences(self):
+        class Packed(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.lstm = nn.LSTM(2, 2, batch_first=True)
+
+            def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+                packed = nn.utils.rnn.pack_padded_sequence(inputs, [3] * len(inputs), batch_first=True)
+                return self.lstm(packed)[1][0].transpose(0, 1)
+
+        with pytest.raises(InvalidArgumentError, match=r"'lstm'.*pad the sequences"):
+            by_engine(ENGINE, Packed().double(), normal(2, 3, 2))
+
+    def test_random_layer_without_a_rule(self):
+        class Noisy(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.gain = nn.Parameter(torch.ones(3))
+
+            def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+                return functional.dropout(inputs * self.gain)
+
+        with pytest.raises(InvalidArgumentError, match=r"Noisy.*register_rule"):
+            by_engine(ENGINE, Noisy().double(), normal(4, 3))
+
+    def test_several_outputs(self):
+        class Pair(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.gain = nn.Parameter(torch.ones(3))
+
+            def forward(self, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+                return inputs * self.gain, inputs
+
+        with pytest.raises(InvalidArgumentError, match=r"Pair.*one tensor"):
+            by_engine(ENGINE, Pair().double(), normal(4, 3))
+
+    def test_mean_of_losses(self):
+        with pytest.raises(InvalidArgumentError, match="one floating-point loss per example"):
+            by_engine(ENGINE, nn.Linear(3, 2).double(), normal(4, 3), lambda model, batch: model(batch).mean())
+
+
+class TestReplaceBatchnorm:
+    def test_replaced_everywhere_and_trainable(self):
+        model = nn.Sequential(nn.Conv2d(1, 6, 2), nn.BatchNorm2d(6), nn.Sequential(nn.BatchNorm2d(6, affine=False)))
+        model = nn.Sequential(model, nn.Flatten(), nn.BatchNorm1d(24), nn.Linear(24, 2)).double()
+        with torch.no_grad():
+            model[0][1].weight.copy_(torch.arange(6))
+        replaced = replace_batchnorm(model, groups=4)
+        assert isinstance(model[0][1], nn.BatchNorm2d)
+        assert not any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in replaced.modules())
+        assert torch.equal(replaced[0][1].weight, torch.arange(6.0, dtype=torch.float64))
+        assert [replaced[0][1].num_groups, replaced[2].num_groups] == [3, 4]
+        assert_engine_exact(replaced, normal(5, 1, 3, 3))
+
+    def test_alone(self):
+        assert isinstance(replace_batchnorm(nn.BatchNorm1d(4)), nn.GroupNorm)
+
+
+def _by_batch_counts(model, examples):
+    """Class weights counted in the batch: mixing through integers, which autograd cannot see."""
+    inputs, targets = examples
+    weights = 1.0 / torch.bincount(targets, minlength=2).clamp_min(1)
+    return functional.cross_entropy(model(inputs), targets, reduction="none") * weights[targets]
+
+
+def _by_batch_mean(model, examples):
+    inputs, targets = examples
+    losses = functional.cross_entropy(model(inputs), targets, reduction="none")
+    return losses / losses.detach().mean()
+
+
+@pytest.mark.parametrize("losses", [_by_batch_counts, _by_batch_mean])
+def test_losses_that_look_at_the_batch_are_refused(losses):
+    examples = torch.randn(6, 3), torch.tensor([0, 0, 1, 0, 1, 1])
+    with pytest.raises(InvalidArgumentError, match="another loss in a batch than alone"):
+        BookkeepingEngine().on(nn.Linear(3, 2), losses, examples).__enter__()
+
+
+class _Remembers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+        self.register_buffer("seen", torch.zeros(3))
+
+    def forward(self, inputs):
+        self.seen += inputs.sum(0)
+        return self.layer(inputs)
+
+
+def test_a_buffer_that_remembers_the_data_is_refused():
+    examples = torch.randn(6, 3), torch.tensor([0, 0, 1, 0, 1, 1])
+    with pytest.raises(InvalidArgumentError, match="buffer 'seen' changed"):
+        BookkeepingEngine().on(_Remembers(), supervised(functional.cross_entropy), examples).__enter__()
+
+
+def test_the_reference_engine_refuses_batchnorm_by_name():
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    examples = torch.randn(6, 3), torch.tensor([0, 0, 1, 0, 1, 1])
+    with pytest.raises(InvalidArgumentError, match=r"module '1' \(BatchNorm1d\).*replace_batchnorm"):
+        ReferenceEngine().on(model, supervised(functional.cross_entropy), examples).__enter__()

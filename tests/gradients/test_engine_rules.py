@@ -1,0 +1,489 @@
+"""Every rule, every option, at batch sizes 0, 1, 2 and 7, against autograd on single examples in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from inosgd.errors import InvalidArgumentError
+from inosgd.gradients import BookkeepingEngine, LayerCall, ReferenceEngine, register_rule
+from inosgd.gradients.rules import Dense, OuterProducts, rule_for
+from inosgd.gradients.rules.fallback import fallback_rule
+from inosgd.gradients.rules.forms import CHUNK_ELEMENTS, VectorMaps, affine
+from tests.gradients.gradient_oracle import assert_close, assert_engine_exact, by_engine, squared_output
+
+COUNTS = [0, 1, 2, 7]
+counts = st.sampled_from(COUNTS)
+quick = settings(max_examples=12, deadline=None, derandomize=True)
+flags = st.booleans()
+
+
+def normal(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+
+
+def build(module: nn.Module, seed: int = 0) -> nn.Module:
+    """The module in float64 with random parameters, also where the default is 0 or 1."""
+    generator = torch.Generator().manual_seed(seed)
+    module = module.double()
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.copy_(torch.randn(parameter.shape, dtype=torch.float64, generator=generator) / 2)
+    return module
+
+
+class TestLinear:
+    @quick
+    @given(counts, st.lists(st.integers(1, 4), max_size=3), st.integers(1, 5), st.integers(1, 5), flags)
+    def test_any_sequence_shape(self, count, places, inputs, outputs, bias):
+        model = build(nn.Sequential(nn.Linear(inputs, outputs, bias=bias), nn.Tanh()))
+        assert_engine_exact(model, normal(count, *places, inputs))
+
+    @pytest.mark.parametrize("frozen", ["0.weight", "0.bias", "2.weight"])
+    def test_frozen_parameters_are_left_out(self, frozen):
+        model = build(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)))
+        model.get_parameter(frozen).requires_grad_(False)
+        assert_engine_exact(model, normal(5, 3))
+        assert_engine_exact(model, normal(5, 6, 3))
+
+    def test_gram_and_materialised_sequences_agree(self):
+        outputs, inputs = normal(3, 4, 9), normal(3, 4, 11)
+        compact, dense = affine(outputs, [inputs], 1), Dense(tuple(affine(outputs, [inputs], 1).materialise()))
+        assert not isinstance(compact, Dense)
+        assert torch.allclose(compact.squared_norms(), dense.squared_norms(), rtol=1e-12)
+
+
+class TestConvolution:
+    @settings(max_examples=40, deadline=None, derandomize=True)
+    @given(
+        count=counts,
+        groups=st.sampled_from([1, 2]),
+        channels=st.integers(1, 3),
+        filters=st.integers(1, 3),
+        kernel=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+        stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+        padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+        dilation=st.tuples(st.integers(1, 2), st.integers(1, 2)),
+        size=st.tuples(st.integers(5, 7), st.integers(5, 7)),
+        bias=flags,
+    )
+    def test_two_dimensions(self, count, groups, channels, filters, kernel, size, **options):
+        layer = nn.Conv2d(groups * channels, groups * filters, kernel, groups=groups, **options)
+        assert_engine_exact(build(nn.Sequential(layer, nn.Tanh())), normal(count, groups * channels, *size))
+
+    @quick
+    @given(
+        count=counts,
+        groups=st.sampled_from([1, 2]),
+        kernel=st.integers(1, 3),
+        stride=st.integers(1, 3),
+        padding=st.integers(0, 2),
+        dilation=st.integers(1, 2),
+        bias=flags,
+    )
+    def test_one_dimension(self, count, groups, kernel, **options):
+        layer = nn.Conv1d(2 * groups, groups, kernel, groups=groups, **options)
+        assert_engine_exact(build(nn.Sequential(layer, nn.Tanh())), normal(count, 2 * groups, 9))
+
+    @pytest.mark.filterwarnings("ignore:Using padding=.same. with even kernel")
+    @pytest.mark.parametrize("mode", ["zeros", "reflect", "replicate", "circular"])
+    @pytest.mark.parametrize("padding", [1, "same", "valid"])
+    def test_padding_modes(self, mode, padding):
+        model = build(nn.Conv2d(2, 3, (3, 2), padding=padding, padding_mode=mode))
+        assert_engine_exact(model, normal(4, 2, 5, 6))
+
+    @pytest.mark.parametrize("stride", [1, 2])
+    @pytest.mark.parametrize("groups", [1, 2])
+    def test_all_ways_on_one_shape(self, stride, groups, monkeypatch):
+        from inosgd.gradients.rules import convolution
+
+        model = build(nn.Sequential(nn.Conv2d(4, 6, 3, stride=stride, padding=1, groups=groups, dilation=2), nn.Tanh()))
+        for gram, held in ((True, 0), (False, 0), (False, 1000)):
+            monkeypatch.setattr(convolution, "_prefers_gram", lambda *_, gram=gram: gram)
+            monkeypatch.setattr(convolution, "HELD_PIXELS", held)
+            for elements in (convolution.CHUNK_ELEMENTS, 1):
+                monkeypatch.setattr(convolution, "CHUNK_ELEMENTS", elements)
+                assert_engine_exact(model, normal(7, 4, 8, 7))
+
+    @pytest.mark.parametrize("frozen", ["weight", "bias"])
+    def test_frozen(self, frozen):
+        model = build(nn.Conv2d(2, 3, 2))
+        model.get_parameter(frozen).requires_grad_(False)
+        assert_engine_exact(model, normal(3, 2, 4, 4))
+
+
+class TestEmbedding:
+    @quick
+    @given(counts, st.lists(st.integers(1, 5), max_size=2), st.sampled_from([None, 0, 3]))
+    def test_repeated_and_padding_words(self, count, places, padding):
+        words = torch.randint(0, 4, (count, *places), generator=torch.Generator().manual_seed(3))
+        model = build(nn.Sequential(nn.Embedding(4, 3, padding_idx=padding), nn.Linear(3, 2)))
+        assert_engine_exact(model, words)
+
+
+class TestNormalization:
+    @quick
+    @given(counts, st.lists(st.integers(1, 4), max_size=2), st.sampled_from([(4,), (2, 4)]), flags)
+    def test_layer_norm(self, count, places, shape, bias):
+        assert_engine_exact(build(nn.LayerNorm(shape, bias=bias)), normal(count, *places, *shape))
+
+    @quick
+    @given(counts, st.lists(st.integers(1, 4), max_size=2))
+    def test_rms_norm(self, count, places):
+        assert_engine_exact(build(nn.RMSNorm(4)), normal(count, *places, 4))
+
+    @quick
+    @given(counts, st.sampled_from([1, 2, 4]), st.lists(st.integers(1, 4), min_size=1, max_size=3))
+    def test_group_norm(self, count, groups, pixels):
+        assert_engine_exact(build(nn.GroupNorm(groups, 4)), normal(count, 4, 2, *pixels))
+
+    @pytest.mark.parametrize("count", COUNTS)
+    @pytest.mark.parametrize(("layer", "pixels"), [(nn.InstanceNorm1d, (5,)), (nn.InstanceNorm2d, (3, 2))])
+    def test_instance_norm(self, layer, pixels, count):
+        assert_engine_exact(build(layer(3, affine=True)), normal(count, 3, *pixels))
+
+    @pytest.mark.parametrize("layer", [nn.GroupNorm(2, 4), nn.LayerNorm(4)])
+    @pytest.mark.parametrize("frozen", ["weight", "bias"])
+    def test_frozen(self, layer, frozen):
+        model = build(layer)
+        model.requires_grad_(True).get_parameter(frozen).requires_grad_(False)
+        assert_engine_exact(model, normal(3, 4) if isinstance(layer, nn.LayerNorm) else normal(3, 4, 5))
+
+
+class TestRecurrent:
+    @settings(max_examples=30, deadline=None, derandomize=True)
+    @given(
+        kind=st.sampled_from([nn.RNN, nn.GRU, nn.LSTM]),
+        count=counts,
+        places=st.integers(1, 4),
+        num_layers=st.integers(1, 2),
+        bidirectional=flags,
+        batch_first=flags,
+        bias=flags,
+    )
+    def test_every_option(self, kind, count, places, batch_first, **options):
+        model = build(nn.Sequential(Recurrent(kind(3, 2, batch_first=batch_first, **options))))
+        assert_engine_exact(model, normal(count, places, 3))
+
+    def test_relu_cells_and_projected_states(self):
+        assert_engine_exact(build(Recurrent(nn.RNN(3, 2, nonlinearity="relu", batch_first=True))), normal(4, 5, 3))
+        projected = nn.LSTM(3, 4, proj_size=2, num_layers=2, bidirectional=True, batch_first=True)
+        assert_engine_exact(build(Recurrent(projected)), normal(4, 3, 3))
+
+    @pytest.mark.parametrize("frozen", ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"])
+    @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
+    def test_frozen(self, kind, frozen):
+        layer = kind(3, 2, batch_first=True)
+        getattr(layer, frozen).requires_grad_(False)
+        assert_engine_exact(build(Recurrent(layer)), normal(3, 4, 3))
+
+    @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+    @pytest.mark.parametrize("trained", ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"])
+    def test_all_but_one_frozen(self, kind, trained):
+        layer = kind(3, 2, batch_first=True).requires_grad_(False)
+        getattr(layer, trained).requires_grad_(True)
+        assert_engine_exact(build(Recurrent(layer)), normal(3, 4, 3))
+
+    def test_without_gradients(self):
+        """A layer that the model itself keeps out of training."""
+
+        class Fixed(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.lstm, self.mix = nn.LSTM(3, 2, batch_first=True), nn.MultiheadAttention(2, 1, batch_first=True)
+                self.still, self.head = nn.Linear(2, 2), nn.Linear(2, 2)
+
+            def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+                with torch.no_grad():
+                    hidden = self.still(self.lstm(inputs)[0])
+                    hidden = self.mix(hidden, hidden, hidden)[0]
+                return self.head(hidden)
+
+        assert_engine_exact(build(Fixed()), normal(3, 4, 3))
+
+    @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+    def test_last_state_and_given_first_state(self, kind):
+        assert_engine_exact(build(LastState(kind(3, 2, num_layers=2, batch_first=True))), normal(4, 5, 3))
+
+
+class Recurrent(nn.Module):
+    """A recurrent layer with its outputs in batch order."""
+
+    def __init__(self, layer: nn.RNNBase) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if self.layer.batch_first:
+            return self.layer(inputs)[0]
+        return self.layer(inputs.transpose(0, 1))[0].transpose(0, 1)
+
+
+class LastState(nn.Module):
+    """Reads the last states only, and starts from a state computed from the input."""
+
+    def __init__(self, layer: nn.RNNBase) -> None:
+        super().__init__()
+        self.layer = layer
+        self.start = nn.Linear(3, 2)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        first = self.start(inputs[:, :2]).transpose(0, 1).contiguous()
+        given = (first, first.sin()) if isinstance(self.layer, nn.LSTM) else first
+        state = self.layer(inputs, given)[1]
+        last = torch.cat(state) if isinstance(self.layer, nn.LSTM) else state
+        return last.transpose(0, 1)
+
+
+class TestAttention:
+    @settings(max_examples=25, deadline=None, derandomize=True)
+    @given(
+        count=counts,
+        places=st.integers(1, 4),
+        batch_first=flags,
+        bias=flags,
+        add_bias_kv=flags,
+        add_zero_attn=flags,
+        weights=flags,
+        mask=st.sampled_from([None, "places", "padding", "both"]),
+    )
+    def test_self_attention(self, count, places, weights, mask, **options):
+        model = build(Attention(nn.MultiheadAttention(4, 2, **options), weights=weights, mask=mask))
+        assert_engine_exact(model, normal(count, places, 4))
+
+    @pytest.mark.parametrize("widths", [{}, {"kdim": 3, "vdim": 5}])
+    def test_other_keys_and_values(self, widths):
+        layer = nn.MultiheadAttention(4, 2, batch_first=True, **widths)
+        model = build(CrossAttention(layer))
+        examples = (normal(3, 2, 4), normal(3, 5, widths.get("kdim", 4)), normal(3, 5, widths.get("vdim", 4)).sin())
+        assert_engine_exact(model, examples)
+
+    @pytest.mark.parametrize("frozen", ["in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"])
+    def test_frozen(self, frozen):
+        model = build(Attention(nn.MultiheadAttention(4, 2, batch_first=True)))
+        model.layer.get_parameter(frozen).requires_grad_(False)
+        assert_engine_exact(model, normal(3, 2, 4))
+
+    @pytest.mark.parametrize("letter", "qkv")
+    def test_frozen_projections(self, letter):
+        layer = nn.MultiheadAttention(4, 2, batch_first=True, kdim=3, vdim=5, bias=False)
+        getattr(layer, f"{letter}_proj_weight").requires_grad_(False)
+        assert_engine_exact(build(CrossAttention(layer)), (normal(3, 2, 4), normal(3, 5, 3), normal(3, 5, 5).sin()))
+
+    @pytest.mark.parametrize("training", [True, False])
+    @pytest.mark.parametrize("options", [{}, {"norm_first": True, "activation": "gelu"}])
+    def test_transformer_encoder(self, training, options):
+        layer = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True, **options)
+        model = build(nn.Sequential(layer, nn.Flatten(), nn.Linear(12, 2))).train(training)
+        assert_engine_exact(model, normal(5, 3, 4))
+
+    def test_transformer_decoder(self):
+        model = build(nn.TransformerDecoderLayer(4, 2, 6, dropout=0.0, batch_first=True))
+        assert_engine_exact(model, (normal(3, 2, 4), normal(3, 5, 4).cos()))
+
+    def test_frozen_encoder_with_a_trained_head(self):
+        layer = nn.TransformerEncoderLayer(4, 2, 6, batch_first=True).requires_grad_(False)
+        model = build(nn.Sequential(layer, nn.Flatten(), nn.Linear(12, 2))).eval()
+        assert_engine_exact(model, normal(5, 3, 4))
+
+
+class Attention(nn.Module):
+    def __init__(self, layer: nn.MultiheadAttention, *, weights: bool = False, mask: str | None = None) -> None:
+        super().__init__()
+        self.layer, self.weights, self.mask = layer, weights, mask
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        places = inputs.shape[1]
+        options = {}
+        if self.mask in ("places", "both"):
+            options["attn_mask"] = torch.ones(places, places, dtype=torch.bool).triu(1)
+        if self.mask in ("padding", "both"):
+            options["key_padding_mask"] = (torch.arange(places) > 0) & (inputs[:, :, 0] > 0.5)
+        given = inputs if self.layer.batch_first else inputs.transpose(0, 1)
+        output, weights = self.layer(given, given, given, need_weights=self.weights, **options)
+        output = output if self.layer.batch_first else output.transpose(0, 1)
+        return output.flatten(1) if weights is None else torch.cat([output.flatten(1), weights.flatten(1)], 1)
+
+
+class CrossAttention(nn.Module):
+    def __init__(self, layer: nn.MultiheadAttention) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+        return self.layer(queries, keys, values)[0]
+
+
+class Scale(nn.Module):
+    """A layer that has no rule."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.scale, self.power = nn.Parameter(torch.ones(width)), nn.Parameter(torch.ones(()))
+
+    def forward(self, inputs: torch.Tensor, *, shift: torch.Tensor | None = None) -> torch.Tensor:
+        result = self.scale * torch.sinh(self.power * inputs)
+        return result if shift is None else result + shift
+
+
+class WithOwnParameter(nn.Module):
+    """Parameters of its own around a child that has a rule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gain, self.child = nn.Parameter(torch.ones(2)), nn.Linear(3, 2)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.child(inputs)) * self.gain
+
+
+class TestFallback:
+    @pytest.mark.parametrize("count", COUNTS)
+    def test_unknown_layer(self, count):
+        model = build(nn.Sequential(nn.Linear(3, 4), Scale(4), nn.Linear(4, 2)))
+        assert rule_for(model[1]) is None
+        assert_engine_exact(model, normal(count, 3))
+        assert_engine_exact(build(WithOwnParameter()), normal(count, 3))
+
+    @pytest.mark.filterwarnings("ignore:There is a performance drop")
+    def test_other_modules_of_torch(self):
+        assert_engine_exact(build(nn.ConvTranspose2d(2, 3, 2, stride=2)), normal(3, 2, 3, 3))
+        assert_engine_exact(build(nn.Conv3d(2, 3, 2)), normal(3, 2, 3, 3, 3))
+        assert_engine_exact(build(nn.PReLU(2)), normal(3, 2, 4))
+        assert_engine_exact(build(nn.Bilinear(2, 3, 2)), (normal(4, 2), normal(4, 3).cos()))
+
+    @pytest.mark.parametrize("layer", [nn.Linear(3, 2), nn.LayerNorm(3), nn.Conv1d(3, 2, 1)])
+    def test_it_agrees_with_the_rules(self, layer):
+        layer = build(layer)
+        inputs = normal(4, 3, 3)
+        output = layer(inputs).detach()
+        call = LayerCall(layer, (inputs,), {}, output, output.cos())
+        with torch.no_grad():
+            by_rule = sum(form.squared_norms() for form in rule_for(layer)(call).values())
+            by_fallback = sum(form.squared_norms() for form in fallback_rule(call).values())
+        assert torch.allclose(by_rule, by_fallback, rtol=1e-12)
+
+    def test_registered_rule_is_used(self):
+        class Gain(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.gain = nn.Parameter(torch.ones(3))
+
+            def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+                return self.gain * inputs
+
+        class SameGain(Gain):
+            pass
+
+        class OtherGain(Gain):
+            def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+                return 2 * self.gain * inputs
+
+        used = []
+
+        def rule(call: LayerCall):
+            used.append(call)
+            return {(call.module.gain,): Dense((call.input * call.gradient,))}
+
+        register_rule(Gain, rule)
+        for model in (Gain(), SameGain()):
+            used.clear()
+            assert_engine_exact(build(model), normal(4, 3))
+            assert used
+        used.clear()
+        assert_engine_exact(build(OtherGain()), normal(4, 3))
+        assert not used
+
+    def test_rule_that_groups_parameters_in_two_ways(self):
+        class Two(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.one, self.other = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+
+            def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+                return self.one * inputs + self.other
+
+        calls = []
+
+        def rule(call: LayerCall):
+            calls.append(call)
+            one, other = call.input * call.gradient, call.gradient
+            if len(calls) % 2:
+                return {(call.module.one, call.module.other): Dense((one, other))}
+            return {(call.module.one,): Dense((one,)), (call.module.other,): Dense((other,))}
+
+        register_rule(Two, rule)
+        with pytest.raises(InvalidArgumentError, match="same groups"):
+            by_engine(BookkeepingEngine(), build(Twice(Two())), normal(4, 3))
+
+
+class TestVectorMaps:
+    def test_same_as_each_map_alone(self):
+        alone = [OuterProducts(normal(5, o), (normal(5, i).sin(),), b) for o, i, b in ((2, 3, 1), (4, 1, 0), (1, 6, 1))]
+        joint = VectorMaps.of(alone)
+        coefficients = normal(5)
+        assert torch.allclose(joint.squared_norms(), sum(form.squared_norms() for form in alone), rtol=1e-12)
+        rows = torch.tensor([3, 1])
+        for name, arguments in (("weighted_sum", (coefficients,)), ("materialise", ())):
+            expected = [part for form in alone for part in getattr(form, name)(*arguments)]
+            for actual, wanted in zip(getattr(joint, name)(*arguments), expected, strict=True):
+                assert torch.allclose(actual, wanted, rtol=1e-12)
+        assert torch.equal(joint.select(rows).squared_norms(), joint.squared_norms()[rows])
+
+
+class Twice(nn.Module):
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.layer(torch.tanh(self.layer(inputs)))
+
+
+class TestModuleCalledTwice:
+    @pytest.mark.parametrize(
+        ("layer", "shape"),
+        [
+            (nn.Linear(3, 3), (3,)),
+            (nn.Linear(3, 3), (2, 3)),
+            (nn.Conv2d(2, 2, 3, padding=1), (2, 4, 4)),
+            (nn.LayerNorm(3), (2, 3)),
+            (Scale(3), (3,)),
+        ],
+    )
+    @pytest.mark.parametrize("count", COUNTS)
+    def test_calls_are_summed(self, layer, shape, count):
+        assert_engine_exact(build(Twice(layer)), normal(count, *shape))
+
+    def test_embedding_and_attention(self):
+        class Words(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.table, self.mix = nn.Embedding(4, 2), nn.MultiheadAttention(2, 1, batch_first=True)
+
+            def forward(self, words: torch.Tensor) -> torch.Tensor:
+                one, other = self.table(words[:, :2]), self.table(words[:, 2:])
+                return self.mix(one, one, one)[0] * self.mix(other, other, other)[0]
+
+        words = torch.tensor([[0, 1, 1, 3], [2, 2, 2, 0], [1, 0, 3, 1]])
+        assert_engine_exact(build(Words()), words)
+
+    def test_in_small_chunks(self, monkeypatch):
+        from inosgd.gradients.rules import forms
+
+        assert CHUNK_ELEMENTS > 1
+        monkeypatch.setattr(forms, "CHUNK_ELEMENTS", 1)
+        assert_engine_exact(build(Twice(nn.LayerNorm(3))), normal(7, 3))
+
+
+@pytest.mark.parametrize("count", COUNTS)
+def test_it_agrees_with_the_reference_engine(count):
+    model = build(
+        nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3))
+    )
+    examples = normal(count, 1, 3, 3)
+    expected = by_engine(ReferenceEngine(), model, examples, squared_output)
+    assert_close(by_engine(BookkeepingEngine(), model, examples, squared_output), expected)
