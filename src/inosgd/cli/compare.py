@@ -99,7 +99,7 @@ def _print(study: Study, entered: Sequence[Entrant], summaries: dict[str, Summar
     )
     shown.print(_method_table(entered, summaries))
     shown.print(
-        "\n[bold]What every owner gets[/], the ε of single records, and that of 2, 10 and all of them together\n"
+        "\n[bold]What every owner gets[/], the ε of single records, and that of 10 and of all of them together\n"
     )
     shown.print(_owner_table(summaries))
     shown.print(f"\n{verdict(summaries)}")

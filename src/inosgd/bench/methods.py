@@ -1,0 +1,156 @@
+"""The ways to train that are measured: each turns a model and a batch into a function that does one step."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from inosgd._arrays import FloatArray
+from inosgd.clipping import FlatClipping
+from inosgd.errors import InvalidArgumentError
+from inosgd.gradients import BookkeepingEngine, GradientEngine, Measured, ReferenceEngine, supervised
+from inosgd.importance import BetaTail, Tail, importance_weights
+from inosgd.order import DESCENDING_LOSS, Candidates
+from inosgd.randomness import SeededSource
+
+Step = Callable[[], None]
+Weights = Callable[[Measured], FloatArray]
+"""From losses and norms to the examples' importance."""
+
+LEARNING_RATE = 0.01
+_LOSSES = supervised(functional.cross_entropy)
+
+
+def plain(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> Step:
+    """Forward, backward, SGD: no privacy."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        functional.cross_entropy(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
+
+
+def plain_channels_last(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> Step:
+    """The plain step with images in the other memory format."""
+    if inputs.dim() != 4:
+        raise InvalidArgumentError("channels_last: this model has no images")
+    layout = torch.channels_last
+    return plain(model.to(memory_format=layout), inputs.contiguous(memory_format=layout), targets)  # type: ignore[call-overload]
+
+
+def private(
+    engine: GradientEngine, model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, weights: Weights
+) -> Step:
+    """Norms, weights, clipping, weighted sum, noise, update: the whole private step."""
+    parameters: list[torch.Tensor] = list(model.parameters())
+    sizes = [parameter.numel() for parameter in parameters]
+    thresholds = np.ones(len(inputs))
+    clipping = FlatClipping()
+
+    def step() -> None:
+        with engine.on(model, _LOSSES, (inputs, targets)) as gradients:
+            measured = gradients.measure()
+            factors = clipping.factors(measured.grad_norms, thresholds)
+            total = gradients.weighted_sum(weights(measured) * factors)
+        total += torch.randn_like(total)
+        parts = [part.view_as(like) for part, like in zip(torch.split(total, sizes), parameters, strict=True)]
+        with torch.no_grad():
+            torch._foreach_add_(parameters, parts, alpha=-LEARNING_RATE / len(inputs))
+
+    return step
+
+
+def all_equal(measured: Measured) -> FloatArray:
+    """IDP-SGD: every example counts fully."""
+    return np.ones(len(measured.losses))
+
+
+def ordered(measured: Measured) -> FloatArray:
+    """INO-SGD: examples with small losses, a fifth of the batch, fade out."""
+    count = len(measured.losses)
+    rows = np.arange(count)
+    candidates = Candidates(rows, np.zeros(count, dtype=np.int64), measured.losses, measured.grad_norms)
+    ranking = DESCENDING_LOSS.ranking(candidates, SeededSource(0))
+    return importance_weights(Tail(BetaTail(), 0.2 * count), np.ones(count), ranking)
+
+
+def _by(engine: GradientEngine) -> Callable[[nn.Module, torch.Tensor, torch.Tensor], Step]:
+    return lambda model, inputs, targets: private(engine, model, inputs, targets, all_equal)
+
+
+def _opacus(mode: str) -> Callable[[nn.Module, torch.Tensor, torch.Tensor], Step]:
+    def build(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> Step:
+        opacus: Any = importlib.import_module("opacus")
+        validators: Any = importlib.import_module("opacus.validators")
+        model = validators.ModuleValidator.fix(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+        loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(inputs, targets), batch_size=len(inputs))
+        made = opacus.PrivacyEngine().make_private(
+            module=model,
+            optimizer=optimizer,
+            criterion=nn.CrossEntropyLoss(),
+            data_loader=loader,
+            noise_multiplier=1.0,
+            max_grad_norm=1.0,
+            poisson_sampling=False,
+            grad_sample_mode=mode,
+        )
+        wrapped, private_optimizer = made[0], made[1]
+        criterion = made[2] if mode == "ghost" else nn.CrossEntropyLoss()
+
+        def step() -> None:
+            private_optimizer.zero_grad()
+            criterion(wrapped(inputs), targets).backward()
+            private_optimizer.step()
+
+        return step
+
+    return build
+
+
+def _quiet(
+    build: Callable[[nn.Module, torch.Tensor, torch.Tensor], Step],
+) -> Callable[[nn.Module, torch.Tensor, torch.Tensor], Step]:
+    """The same without warnings about the performance of what is compared to."""
+
+    def quiet(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> Step:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            step = build(model, inputs, targets)
+
+        def silent() -> None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                step()
+
+        return silent
+
+    return quiet
+
+
+METHODS: dict[str, Callable[[nn.Module, torch.Tensor, torch.Tensor], Step]] = {
+    "plain": plain,
+    "plain-channels-last": plain_channels_last,
+    "engine": _by(BookkeepingEngine()),
+    "reference": _quiet(_by(ReferenceEngine(chunk_size=16))),
+    "opacus-hooks": _quiet(_opacus("hooks")),
+    "opacus-functorch": _quiet(_opacus("functorch")),
+    "opacus-ghost": _quiet(_opacus("ghost")),
+}
+
+
+def available_methods() -> list[str]:
+    """All methods, those of Opacus only where it is installed."""
+    has_opacus = importlib.util.find_spec("opacus") is not None
+    return [name for name in METHODS if has_opacus or not name.startswith("opacus")]

@@ -1,0 +1,161 @@
+"""What one private step costs: time and memory as ratios to the plain step of the same model in the same run.
+
+Each method takes turns with the plain step, so that whatever else the machine does meets both of them; its ratio
+is taken within a turn, and the median over turns is reported.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from inosgd import _validate
+from inosgd.bench.memory import peak_memory
+from inosgd.bench.methods import METHODS, Step, all_equal, available_methods, ordered, private
+from inosgd.bench.models import MODELS
+from inosgd.errors import InosgdError
+from inosgd.gradients import BookkeepingEngine
+
+Times = tuple[float, float]
+"""Wall and CPU seconds of one turn."""
+
+
+def bench_step(
+    models: Sequence[str] | None = None,
+    methods: Sequence[str] | None = None,
+    repeats: int = 10,
+    *,
+    memory: bool = True,
+    ino_over_idp: bool = True,
+) -> dict[str, Any]:
+    """Measure steps.
+
+    Args:
+        models: Names from `MODELS`; None for all.
+        methods: Names from `METHODS`; None for all that are available. ``plain`` is always measured.
+        repeats: How many turns every method takes with the plain step.
+        memory: Whether to measure peak memory, each in a process of its own.
+        ino_over_idp: Whether to compare the steps of INO-SGD and IDP-SGD on the CIFAR network at batch size 1024.
+
+    Returns:
+        ``models[name][method]`` with ``wall``, ``cpu`` and ``memory`` as ratios to plain, or an ``error`` for a method
+        that cannot train the model; ``plain`` in seconds and bytes; ``ino_over_idp``; and ``machine``.
+    """
+    _validate.whole(1, repeats=repeats)
+    chosen = available_methods() if methods is None else list(methods)
+    names = list(MODELS) if models is None else list(models)
+    for argument, given, known in (("models", names, MODELS), ("methods", chosen, METHODS)):
+        unknown = [name for name in given if name not in known]
+        if unknown:
+            raise _validate.fail(argument, unknown[0], f"give names out of {', '.join(known)}")
+    result: dict[str, Any] = {"machine": _machine(), "repeats": repeats}
+    result["models"] = {name: _bench_model(name, chosen, repeats, memory) for name in names}
+    result["ino_over_idp"] = _ino_over_idp(repeats) if ino_over_idp else None
+    return result
+
+
+def format_markdown(result: Mapping[str, Any]) -> str:
+    """Tables of the result, one per quantity, with a row per method."""
+    names = list(result["models"])
+    methods = list(dict.fromkeys(method for entries in result["models"].values() for method in entries))
+    machine = result["machine"]
+    lines = [
+        f"Ratios to the plain step of the same model in the same run: medians of {result['repeats']} turns on "
+        f"{machine['threads']} threads, torch {machine['torch']}.",
+    ]
+    for quantity, title in (("wall", "Wall time"), ("cpu", "CPU time"), ("memory", "Peak memory over the start")):
+        lines += ["", f"## {title}", "", "| method | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
+        for method in methods:
+            cells = [_cell(result["models"][name].get(method, {}), method, quantity) for name in names]
+            lines.append(f"| {method} | " + " | ".join(cells) + " |")
+    if result["ino_over_idp"] is not None:
+        lines += ["", f"INO-SGD's step over IDP-SGD's, CIFAR network, batch 1024: {result['ino_over_idp']:.3f}"]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(entry: Mapping[str, Any], method: str, quantity: str) -> str:
+    value = entry.get(quantity)
+    if value is None:
+        return "-"
+    if method == "plain":
+        return f"{value / 2**20:.0f} MB" if quantity == "memory" else f"{value * 1000:.1f} ms"
+    return f"{value:.2f}"
+
+
+def _bench_model(name: str, methods: Sequence[str], repeats: int, memory: bool) -> dict[str, Any]:
+    base = METHODS["plain"](*MODELS[name].make())
+    times = [_time(base, MODELS[name].steps) for _ in range(repeats)]
+    wall, cpu = (float(value) for value in np.median(times, axis=0))
+    bytes_of_plain = _memory(name, "plain") if memory else None
+    entries: dict[str, Any] = {"plain": {"wall": wall, "cpu": cpu, "memory": bytes_of_plain}}
+    for method in methods:
+        if method != "plain":
+            entries[method] = _bench_method(name, method, base, repeats)
+        if "error" not in entries[method] and method != "plain":
+            used = _memory(name, method) if memory else None
+            entries[method]["memory"] = used / bytes_of_plain if used and bytes_of_plain else None
+    return entries
+
+
+def _bench_method(name: str, method: str, base: Step, repeats: int) -> dict[str, Any]:
+    """The method's ratios to plain; what a method raises on a model it cannot train is its result."""
+    bench = MODELS[name]
+    try:
+        step = METHODS[method](*bench.make())
+        turns = [_ratios(_time(base, bench.steps), _time(step, bench.steps)) for _ in range(repeats)]
+    except Exception as error:
+        first_line = str(error).partition("\n")[0]
+        return {"error": f"{type(error).__name__}: {first_line}"}
+    wall, cpu = (float(value) for value in np.median(turns, axis=0))
+    return {"wall": wall, "cpu": cpu}
+
+
+def _ratios(base: Times, other: Times) -> Times:
+    return other[0] / base[0], other[1] / base[1]
+
+
+def _time(step: Step, steps: int) -> Times:
+    """Seconds per step, on the wall and of the processor, after one step that is not measured.
+
+    That one gets the caches and the allocator to where they are in the middle of training.
+    """
+    step()
+    wall, cpu = time.perf_counter(), time.process_time()
+    for _ in range(steps):
+        step()
+    return (time.perf_counter() - wall) / steps, (time.process_time() - cpu) / steps
+
+
+def _memory(name: str, method: str) -> int | None:
+    try:
+        return peak_memory(name, method)
+    except InosgdError:
+        return None
+
+
+def _ino_over_idp(repeats: int) -> float:
+    """The median ratio of the two methods' steps, taking turns in changing order."""
+    model, inputs, targets = MODELS["cifar"].make(batch_size=1024)
+    steps = [private(BookkeepingEngine(), model, inputs, targets, weights) for weights in (ordered, all_equal)]
+    steps[0]()
+    ratios = []
+    for turn in range(repeats):
+        times = {}
+        for index in (0, 1) if turn % 2 else (1, 0):
+            times[index] = _time(steps[index], 1)[0]
+        ratios.append(times[0] / times[1])
+    return float(np.median(ratios))
+
+
+def _machine() -> dict[str, Any]:
+    return {
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "python": platform.python_version(),
+        "processor": platform.machine(),
+    }

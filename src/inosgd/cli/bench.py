@@ -1,0 +1,47 @@
+"""``inosgd bench``: what planning and private steps cost on this machine."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from inosgd.bench import plan as bench_of_plans
+from inosgd.bench import step as bench_of_steps
+from inosgd.cli.console import messages
+
+app = typer.Typer(help="Measure what planning and private steps cost.", no_args_is_help=True)
+
+Markdown = Annotated[Path | None, typer.Option("--out", help="Write the table to this file, replacing it.")]
+Json = Annotated[bool, typer.Option("--json", help="One JSON value on standard output.")]
+
+
+@app.command("plan")
+def plan_bench(as_json: Json = False, out: Markdown = None) -> None:
+    """Seconds of CPU to plan for 10 owners, 50,000 distinct budgets and a million owners."""
+    timings = []
+    with messages().status("planning") as status:
+        for case in bench_of_plans.CASES:
+            status.update(f"planning {case.variant} for {case.name} by {case.accountant}")
+            timings += bench_of_plans.bench_plan([case])
+    _show(bench_of_plans.to_json(timings), bench_of_plans.format_markdown(timings), as_json, out)
+
+
+@app.command("step")
+def step_bench(
+    repeats: Annotated[int, typer.Option(help="Interleaved rounds of every model.")] = 7,
+    as_json: Json = False,
+    out: Markdown = None,
+) -> None:
+    """The cost of a private step, as ratios to the plain step of the same model in the same run."""
+    with messages().status("measuring steps; this takes minutes"):
+        result = bench_of_steps.bench_step(repeats=repeats)
+    _show(result, bench_of_steps.format_markdown(result), as_json, out)
+
+
+def _show(value: Any, markdown: str, as_json: bool, out: Path | None) -> None:
+    if out is not None:
+        out.write_text(markdown + "\n", encoding="utf-8")
+    typer.echo(json.dumps(value) if as_json else markdown)

@@ -1,0 +1,81 @@
+"""The benchmark of one step: its shape, and that its models are trained exactly."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from inosgd.bench import bench_step, format_markdown
+from inosgd.bench.memory import peak_memory
+from inosgd.bench.methods import METHODS, all_equal, ordered, private
+from inosgd.bench.models import MODELS
+from inosgd.errors import InosgdError, InvalidArgumentError
+from inosgd.gradients import BookkeepingEngine, Measured, supervised
+from tests.gradients.gradient_oracle import assert_engine_exact
+
+SIZES = {"mlp": 7, "mnist": 4, "lstm": 4, "cifar": 3, "resnet18": 2, "transformer": 2}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_engine_is_exact_after_20_training_steps(name):
+    model, inputs, targets = MODELS[name].make(batch_size=SIZES[name])
+    model, inputs = model.double(), inputs.double() if inputs.is_floating_point() else inputs
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    step = private(BookkeepingEngine(), model, inputs, targets, ordered)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        for _ in range(20):
+            step()
+    assert all(not torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
+    assert_engine_exact(model, (inputs, targets), supervised(functional.cross_entropy))
+
+
+def test_weights_of_the_two_methods():
+    measured = Measured(np.linspace(0, 1, 10), np.ones(10))
+    assert all_equal(measured).tolist() == [1.0] * 10
+    weights = ordered(measured)
+    assert (np.diff(weights) >= 0).all()
+    assert weights[0] < 1
+    assert weights[-1] == 1
+
+
+def test_result_is_json_with_ratios():
+    result = bench_step(
+        ["mlp"], ["engine", "plain-channels-last", "reference"], repeats=2, memory=False, ino_over_idp=False
+    )
+    entries = json.loads(json.dumps(result))["models"]["mlp"]
+    assert list(entries) == ["plain", "engine", "plain-channels-last", "reference"]
+    assert "images" in entries["plain-channels-last"]["error"]
+    assert entries["engine"]["wall"] > 0
+    assert entries["engine"]["cpu"] > 0
+    assert entries["reference"]["wall"] > 1, "materialising every gradient is not cheaper than a plain step"
+    table = format_markdown(result)
+    assert "| method | mlp |" in table
+    assert f"| engine | {entries['engine']['wall']:.2f} |" in table
+
+
+def test_memory_is_measured_in_another_process():
+    plain, engine = (peak_memory("lstm", method) for method in ("plain", "engine"))
+    assert 2**20 < engine < 3 * plain
+    with pytest.raises(InosgdError, match="plain-channels-last on mlp"):
+        peak_memory("mlp", "plain-channels-last")
+
+
+@pytest.mark.parametrize("arguments", [{"models": ["resnet"]}, {"methods": ["engines"]}, {"repeats": 0}])
+def test_unknown_names(arguments):
+    with pytest.raises(InvalidArgumentError, match=next(iter(arguments))):
+        bench_step(**arguments)
+
+
+def test_every_method_does_a_step():
+    for name, method in METHODS.items():
+        if name.startswith("opacus"):
+            continue
+        model, inputs, targets = MODELS["mnist"].make(batch_size=4)
+        before = model[0].weight.detach().clone()
+        method(model, inputs, targets)()
+        assert not torch.equal(before, model[0].weight), name
