@@ -260,6 +260,25 @@ def test_mismatches_are_refused_by_name():
         fit(trainer, state, steps=4)
 
 
+def test_dropout_follows_the_source_and_leaves_torchs_generator_alone():
+    """The same source gives the same masks whatever torch was seeded with; another source gives others."""
+    who, plan = owners(LAVISH), plan_for(owners(LAVISH), noise=0.5)
+
+    def trained(seed: int, torch_seed: int) -> torch.Tensor:
+        network = model()
+        network.insert(1, nn.Dropout(0.5))
+        trainer = Trainer(plan, who, examples(), LOSSES, IDP_SGD)
+        state = TrainingState.start(trainer, network, torch.optim.SGD(network.parameters(), lr=0.5), SeededSource(seed))
+        torch.manual_seed(torch_seed)
+        expected = torch.get_rng_state()
+        fit(trainer, state)
+        assert torch.equal(torch.get_rng_state(), expected)
+        return nn.utils.parameters_to_vector(network.parameters()).detach()
+
+    assert torch.equal(trained(1, torch_seed=3), trained(1, torch_seed=4))
+    assert not torch.equal(trained(1, torch_seed=3), trained(2, torch_seed=3))
+
+
 def test_a_ledger_for_other_budgets_is_refused():
     who = owners()
     trainer = Trainer(plan_for(who), who, examples(), LOSSES, INO_SGD)

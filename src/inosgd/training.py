@@ -7,7 +7,8 @@ another plan and no tail.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -71,8 +72,8 @@ class Trainer:
 class TrainingState:
     """Everything about a training that changes while it runs.
 
-    Sampling, order and noise have streams of their own, so that methods which draw different numbers of one
-    kind still share the others.
+    Sampling, order, noise and the model's own draws (dropout masks) have streams of their own, so that methods which
+    draw different numbers of one kind still share the others.
     """
 
     model: nn.Module
@@ -81,6 +82,7 @@ class TrainingState:
     sampling: RandomSource
     ordering: RandomSource
     noise: RandomSource
+    masks: RandomSource
     step: int = 0
     sampler: PoissonSampler | None = None
     sampler_terms: Terms | None = None
@@ -106,6 +108,7 @@ class TrainingState:
             sampling=source.stream("sampling"),
             ordering=source.stream("order"),
             noise=source.stream("noise"),
+            masks=source.stream("masks"),
         )
 
 
@@ -130,7 +133,8 @@ def train_step(trainer: Trainer, state: TrainingState) -> StepDiagnostics:
     rows = trainer.owners.of(indices)
     thresholds = terms.thresholds_of(rows)
 
-    with trainer.engine.on(state.model, trainer.losses, trainer.store.take(indices)) as gradients:
+    examples = trainer.store.take(indices)
+    with torch_seeded_by(state.masks), trainer.engine.on(state.model, trainer.losses, examples) as gradients:
         measured = gradients.measure()
         candidates = Candidates(indices, trainer.owners.table.privacy_ranks[rows], measured.losses, measured.grad_norms)
         ranking = trainer.method.order.ranking(candidates, state.ordering)
@@ -144,6 +148,18 @@ def train_step(trainer: Trainer, state: TrainingState) -> StepDiagnostics:
     apply_update(state.model, state.optimizer, noisy / terms.expected_batch_size)
     state.step += 1
     return StepDiagnostics(len(indices), int(measured.not_finite.sum()))
+
+
+@contextmanager
+def torch_seeded_by(source: RandomSource) -> Iterator[None]:
+    """Inside, torch's global generators follow ``source``; afterwards they stand where they stood.
+
+    Dropout masks go by position in the batch, so one more example shifts the masks of those behind it. That leaves
+    the law of the sum as it was only if masks cannot be predicted: they must not come from a seed that others know.
+    """
+    with torch.random.fork_rng():
+        torch.manual_seed(int(source.words(1)[0]))
+        yield
 
 
 def apply_update(model: nn.Module, optimizer: torch.optim.Optimizer, gradient: torch.Tensor) -> None:
