@@ -90,9 +90,13 @@ def test_an_existing_ledger_is_never_overwritten(tmp_path):
     assert path.read_text() == "kept"
 
 
-def test_steps_are_recorded_in_order():
+def test_steps_are_recorded_in_order_and_for_the_right_owners(tmp_path):
     ledger = Ledger(TABLE, "pld")
     with pytest.raises(InvalidArgumentError, match="step=1: the ledger's next step is 0"):
         ledger.record(1, terms())
     with pytest.raises(InvalidArgumentError, match="accountant='moments'"):
-        Ledger(TABLE, "moments").record(0, terms())
+        Ledger(TABLE, "moments", tmp_path / "ledger.jsonl")
+    assert list(tmp_path.iterdir()) == []
+    alone = OwnerTable(("strict",), [1.0], [1e-5], [100])
+    with pytest.raises(InvalidArgumentError, match=r"len\(sampling_rates\)=2"):
+        Ledger(alone, "pld").record(0, terms())

@@ -17,6 +17,7 @@ from inosgd.clipping import AutoClipping, FlatClipping
 from inosgd.importance import BetaTail, Tail, importance_weights
 from inosgd.mechanism import ordered_sum
 from inosgd.order import ORDERS, Candidate, Candidates, by_score
+from inosgd.plan import Terms
 from inosgd.randomness import SeededSource
 from tests.strategies import Batch, batches, tails
 
@@ -50,6 +51,19 @@ def test_weights_telescope_within_the_bound_for_large_batches(data, batch):
     position = data.draw(st.integers(0, len(batch.thresholds) - 1))
     moved = largest_change(lambda some: importance_weights(tail, some.thresholds, by_loss(some)), batch, position)
     assert moved <= batch.thresholds[position] * SLACK
+
+
+@pytest.mark.parametrize(("count", "ratio"), [(1000, 1e6), (10_000, 2.5e4), (50_000, 1e3)])
+def test_weights_keep_to_the_margin_at_the_largest_spread_that_plans_allow(count, ratio):
+    """One short example below thousands of long ones: the worst case for cumulative sums in float64."""
+    Terms(np.array([0.5, 0.5]), np.array([1.0, ratio]), 1.0, count)  # allowed
+    thresholds = np.append(np.random.default_rng(0).uniform(0.5, 1.0, count) * ratio, 1.0)
+    losses = np.arange(count + 1)[::-1].astype(float)
+    ids = np.arange(count + 1)
+    batch = Batch(thresholds, Candidates(ids, ids, losses, thresholds), thresholds)
+    tail = Tail(BetaTail(), 0.5 * thresholds.sum())
+    moved = largest_change(lambda some: importance_weights(tail, some.thresholds, by_loss(some)), batch, count)
+    assert moved <= 1 + 1e-5
 
 
 def largest_change(weights: Weights, batch: Batch, position: int) -> float:

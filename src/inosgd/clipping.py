@@ -41,7 +41,7 @@ class FlatClipping:
 
     def factors(self, grad_norms: FloatArray, thresholds: FloatArray) -> FloatArray:
         """One factor per example, from 0 to 1."""
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", over="ignore"):
             limits = thresholds * (1 - MARGIN) / grad_norms
         return np.where(np.isfinite(grad_norms), np.minimum(limits, 1.0), 0.0)
 

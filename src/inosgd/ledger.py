@@ -16,7 +16,7 @@ import numpy as np
 
 from inosgd import _validate
 from inosgd._arrays import FloatArray
-from inosgd.accounting import epsilons_spent
+from inosgd.accounting import ACCOUNTANTS, epsilons_spent
 from inosgd.errors import BudgetExceededError, InvalidArgumentError
 from inosgd.owners import OwnerTable
 from inosgd.plan import Phase, Plan, Terms
@@ -43,6 +43,8 @@ class Ledger:
             horizon: How many steps under the same terms to look ahead; spares repeated accounting.
         """
         _validate.whole(1, horizon=horizon)
+        if accountant not in ACCOUNTANTS:
+            raise InvalidArgumentError(f"accountant={accountant!r}: choose one of {', '.join(ACCOUNTANTS)}")
         self.table, self.accountant, self._horizon = table, accountant, horizon
         self._phases: list[Phase] = []
         self._allowed = 0
@@ -72,6 +74,7 @@ class Ledger:
         """Write ``step`` under ``terms``, or refuse it with `BudgetExceededError` and write nothing."""
         if step != self.steps:
             raise InvalidArgumentError(f"step={step}: the ledger's next step is {self.steps}; record steps in order")
+        _validate.same_length(owners=self.table, sampling_rates=terms.sampling_rates)
         continued = bool(self._phases) and self._phases[-1].terms == terms
         if not (continued and self._phases[-1].steps < self._allowed):
             self._look_ahead(step, terms, continued)

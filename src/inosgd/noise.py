@@ -13,8 +13,8 @@ from inosgd.randomness import RandomSource, uniforms
 def gaussian(source: RandomSource, count: int, scale: float) -> torch.Tensor:
     """``count`` independent normal numbers with mean 0 and standard deviation ``scale``, in float64.
 
-    By Box and Muller's method on uniform midpoints of 2^53 cells: the distribution is the normal one up to
-    the rounding of float64, cut at 8.65 standard deviations (a two-sided mass of 6e-18).
+    By Box and Muller's method on uniform midpoints of 2^52 cells: the distribution is the normal one up to
+    the rounding of float64, cut at 8.57 standard deviations (a two-sided mass of 1e-17).
 
     Guarantee:
         As unpredictable as ``source``. The low-order bits of floating-point noise are not those of a real

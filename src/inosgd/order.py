@@ -67,7 +67,8 @@ class Order:
 def by_score(score: Callable[[Candidate], float], name: str = "score") -> Order:
     """The order by a caller's score, the largest first.
 
-    ``score`` is called once per example and sees nothing else, so the order's guarantee cannot be broken.
+    ``score`` is called once per example and is shown nothing else: as long as it keeps no state of its own between
+    calls, the order's guarantee holds.
     """
 
     def keys(candidates: Candidates, _: RandomSource) -> Keys:

@@ -16,6 +16,7 @@ it. `Owners` adds the sensitive part, which example belongs to whom; only traini
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -135,17 +136,16 @@ class Owners(ArrayValue):
         Rows follow the order of ``budgets``. An owner may have a budget and no example; a label without a
         budget is refused.
         """
-        present, inverse, sizes = _distinct([str(label) for label in labels])
         names = tuple(str(name) for name in budgets)
         _refuse_duplicates(names)
         row_of = {name: row for row, name in enumerate(names)}
-        for label, size in zip(present, sizes, strict=True):
+        owned = [str(label) for label in labels]
+        for label, size in Counter(owned).items():
             if label not in row_of:
                 message = f"owner {label!r} owns {size} examples and has no budget: add it to budgets"
                 raise UnknownOwnerError(label, message)
-        rows = np.array([row_of[label] for label in present], dtype=np.int64)
-        assignment = rows[inverse] if len(inverse) else np.zeros(0, dtype=np.int64)
-        return cls._from_rows(assignment, names, list(budgets.values()))
+        rows = np.fromiter((row_of[label] for label in owned), dtype=np.int64, count=len(owned))
+        return cls._from_rows(rows, names, list(budgets.values()))
 
     @classmethod
     def one_each(cls, epsilons: npt.ArrayLike, delta: float) -> Self:
@@ -164,11 +164,6 @@ class Owners(ArrayValue):
         epsilons = frozen_floats([budget.epsilon for budget in budgets])
         deltas = frozen_floats([budget.delta for budget in budgets])
         return cls(OwnerTable(names, epsilons, deltas, sizes), frozen_integers(rows))
-
-
-def _distinct(labels: list[str]) -> tuple[list[str], IntArray, list[int]]:
-    present, inverse, sizes = np.unique(np.array(labels, dtype=str), return_inverse=True, return_counts=True)
-    return present.tolist(), inverse.astype(np.int64), sizes.tolist()
 
 
 def _refuse_duplicates(names: tuple[str, ...]) -> None:

@@ -101,8 +101,8 @@ class SecureSource:
 
 
 def uniforms(source: RandomSource, count: int) -> FloatArray:
-    """Uniform numbers on the open interval (0, 1): the midpoints of 2^53 equal cells."""
-    return ((source.words(count) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    """Uniform numbers on the open interval (0, 1): the midpoints of 2^52 equal cells, each exact in float64."""
+    return ((source.words(count) >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 def integers_below(source: RandomSource, bounds: IntArray) -> IntArray:

@@ -33,7 +33,8 @@ class PoissonSampler:
 
     Guarantee:
         In every batch each example i is present with probability ``rates[i]``, independently of all other
-        examples, batches and data, up to the rounding of float64 (relative 1e-12 of each rate).
+        examples, batches and data, up to the rounding of float64: 2e-16 of the expected batch in all, so that even
+        rates of 1e-7 are right to a millionth in a batch of 1,000.
 
     The rates are public functions of budgets and sizes; the indices drawn are sensitive.
     """

@@ -125,8 +125,10 @@ def train_step(trainer: Trainer, state: TrainingState) -> StepDiagnostics:
 
     Guarantee:
         For each example of owner n, what the step makes public (the new parameters) is a sampled Gaussian
-        mechanism with rate q_n and noise multiplier sigma / C_n of the plan's terms. The step is in the ledger
-        before it is released; if the ledger refuses it, nothing of it leaves this function.
+        mechanism with rate q_n and noise multiplier sigma / C_n of the plan's terms: with `ReferenceEngine` or a
+        float64 model up to the clipping margin, with a float32 model up to the rounding of float32 sums (see the
+        known limitations). The step is in the ledger before it is released; if the ledger refuses it, nothing of it
+        leaves this function.
     """
     terms = trainer.plan.at(state.step)
     indices = _sampler(trainer, state, terms).draw(state.sampling)
@@ -156,6 +158,7 @@ def torch_seeded_by(source: RandomSource) -> Iterator[None]:
 
     Dropout masks go by position in the batch, so one more example shifts the masks of those behind it. That leaves
     the law of the sum as it was only if masks cannot be predicted: they must not come from a seed that others know.
+    Torch's generator on the CPU takes 32 bits of a seed, so the masks of a step are one of 2^32 sequences.
     """
     with torch.random.fork_rng():
         torch.manual_seed(int(source.words(1)[0]))
@@ -168,9 +171,11 @@ def apply_update(model: nn.Module, optimizer: torch.optim.Optimizer, gradient: t
     pieces = torch.split(gradient, [parameter.numel() for parameter in parameters])
     for parameter, piece in zip(parameters, pieces, strict=True):
         parameter.grad = piece.view_as(parameter).to(parameter.dtype)
-    optimizer.step()
-    for parameter in parameters:
-        parameter.grad = None
+    try:
+        optimizer.step()
+    finally:
+        for parameter in parameters:
+            parameter.grad = None
 
 
 Callback = Callable[[TrainingState, StepDiagnostics], None]

@@ -29,6 +29,6 @@ def inosgd(monkeypatch, capsys, tmp_path):
             raise SystemExit(0)
         captured = capsys.readouterr()
         code = ended.value.code
-        return Outcome(code if isinstance(code, int) else 0, captured.out, captured.err)
+        return Outcome(0 if code is None else int(code), captured.out, captured.err)
 
     return run

@@ -74,6 +74,9 @@ def test_the_papers_figure_of_imbalanced_rates_and_thresholds(inosgd):
         (("--epsilon", "1", "--sizes", "30", "--variant", "sample", "--noise-scale", "1e-9"), "owner 'owner 1'"),
         (("--epsilon", "1", "--sizes", "30", "--batch", "5", "--delta", "1"), "delta[0]=1.0"),
         (("--owners", "missing.csv", "--batch", 5), "missing.csv"),
+        (("--epsilon", "1", "--sizes", "99999999999999999999", "--batch", "5"), "below 1e15"),
+        (("--epsilon", "1", "--sizes", "30", "--batch", "5", "--out", "no/such/plan.json"), "no folder 'no/such'"),
+        (("--epsilon", "1", "--sizes", "30", "--batch", "5", "--compare", "--out", "p.json"), "make no plan to write"),
     ],
 )
 def test_bad_requests_end_in_one_error(inosgd, tmp_path, arguments, words):
@@ -93,6 +96,7 @@ def test_bad_requests_end_in_one_error(inosgd, tmp_path, arguments, words):
         ("owner,epsilon,size\na,lots,10\n", "line 2: epsilon='lots' is not a number"),
         ("owner,epsilon,size\na,nan,10\n", "line 2: epsilon='nan'"),
         ("owner,epsilon,size\na,1,-10\n", "line 2: size='-10'"),
+        ("owner,epsilon,size\na,1,²\n", "line 2: size='²'"),
         ("owner,epsilon,size\n,1,10\n", "line 2: column 'owner' is empty"),
         ("owner,epsilon,size\na,1\n", "line 2: column 'size' is empty"),
         ("owner,epsilon,delta,size\na,1,2,10\n", "delta[0]=2.0"),

@@ -24,7 +24,7 @@ class PlanCase:
 
 @dataclass(frozen=True)
 class PlanTiming:
-    """CPU seconds of one planning problem, and the largest share of a budget left unspent on purpose by nobody."""
+    """CPU seconds of one planning problem, and the largest share of a budget that solving left unspent."""
 
     name: str
     variant: str

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import torch
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -42,6 +43,7 @@ def compare_command(
     names = list(dict.fromkeys(name.strip() for name in methods.split(",") if name.strip()))
     if not names:
         raise InvalidArgumentError(f"methods={methods!r}: name at least one of {', '.join(METHODS)}")
+    torch.set_num_threads(1)  # networks this small lose more to waiting for threads than they gain
     entered = entrants([method_named(name) for name in names], variant)
     with run_folder(out, f"compare-{chosen.name}") as (working, final):
         runs = _run_all(chosen, entered, range(seeds), working)

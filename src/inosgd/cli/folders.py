@@ -11,6 +11,13 @@ from pathlib import Path
 from inosgd.errors import InvalidArgumentError
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Write a new file that is there whole or not at all."""
+    working = path.parent / f".{path.name}.partial"
+    working.write_text(text, encoding="utf-8")
+    working.rename(path)
+
+
 @contextmanager
 def run_folder(out: Path | None, name: str) -> Iterator[tuple[Path, Path]]:
     """A folder to write into, and the path it will have once the block has ended well.

@@ -46,6 +46,9 @@ def main() -> None:
     except InosgdError as error:
         messages().print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         sys.exit(2)
+    except OSError as error:
+        messages().print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        sys.exit(2)
     except KeyboardInterrupt:
         messages().print("interrupted; nothing was kept")
         sys.exit(130)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +16,7 @@ from inosgd.accounting import ACCOUNTANTS
 from inosgd.accounting.profile import RiskProfile, gaussian_profile
 from inosgd.analysis.guarantees import group_guarantees, owner_risks
 from inosgd.cli.console import compact, messages, plain_table, results, rounded_up
+from inosgd.cli.folders import write_whole
 from inosgd.datasets.budgets import read_owner_table
 from inosgd.errors import InfeasibleError, InvalidArgumentError
 from inosgd.owners import OwnerTable
@@ -52,8 +52,7 @@ def plan_command(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
     """Plan sampling rates, clipping thresholds and noise for individual budgets."""
-    if out is not None and out.exists():
-        raise InvalidArgumentError(f"out={str(out)!r}: it already exists; choose a new file")
+    _check_out(out, compare or curve)
     table = _owner_table(epsilon, sizes, delta, owners, curve)
     if curve:
         _show(_curve(table, steps, accountant), as_json, _curve_tables)
@@ -80,8 +79,19 @@ def plan_command(
         return
     plan = planned(variant)
     if out is not None:
-        out.write_text(plan.to_json() + "\n", encoding="utf-8")
+        write_whole(out, plan.to_json() + "\n")
     _show(_described(plan, profile, everyone=as_json), as_json, _plan_tables)
+
+
+def _check_out(out: Path | None, several: bool) -> None:
+    if out is None:
+        return
+    if several:
+        raise InvalidArgumentError(f"out={str(out)!r}: --compare and --curve make no plan to write; leave it out")
+    if out.exists():
+        raise InvalidArgumentError(f"out={str(out)!r}: it already exists; choose a new file")
+    if not out.parent.is_dir():
+        raise InvalidArgumentError(f"out={str(out)!r}: there is no folder {str(out.parent)!r}; create it first")
 
 
 def _owner_table(epsilon: str | None, sizes: str | None, delta: float, owners: Path | None, curve: bool) -> OwnerTable:
@@ -103,9 +113,12 @@ def _owner_table(epsilon: str | None, sizes: str | None, delta: float, owners: P
 
 def _listed(name: str, text: str, convert: Callable[[str], Any]) -> list[Any]:
     try:
-        return [convert(part) for part in text.split(",")]
+        values = [convert(part) for part in text.split(",")]
     except ValueError:
         raise InvalidArgumentError(f"{name}={text!r}: give numbers separated by commas") from None
+    if any(abs(value) > 1e15 for value in values):
+        raise InvalidArgumentError(f"{name}={text!r}: give numbers below 1e15")
+    return values
 
 
 def _default_targets(
@@ -211,7 +224,7 @@ def _plan_table(described: dict[str, Any]) -> Table:
             f"{owner['delta']:.3g}",
             f"{owner['epsilon']:.4g}",
             rounded_up(owner["spent"]),
-            compact(owner["group"].get("10", owner["group"].get("all", math.nan))),
+            compact(owner["group"]["10"]) if "10" in owner["group"] else "-",
         )
     return table
 

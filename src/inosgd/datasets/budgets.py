@@ -72,6 +72,6 @@ def _number(path: Path, line: int, row: Row, column: str, default: float | None)
 
 def _whole(path: Path, line: int, row: Row, column: str) -> int:
     value = _text(path, line, row, column)
-    if not value.isdigit():
+    if not (value.isascii() and value.isdigit() and len(value) < 16):
         raise InvalidArgumentError(f"{path}, line {line}: {column}={value!r}: give a whole number of at least 0")
     return int(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -16,8 +16,8 @@ MOST_EXACT = 256
 """Up to this many distinct budgets are planned exactly; beyond, budgets are rounded down to a grid first."""
 
 EPSILON_GRID = 0.004
-DELTA_GRID = 0.05
-"""Relative spacing of the grids. Rounding down gives away at most 0.4% of epsilon, and 0.3% through delta."""
+DELTA_GRID = 0.01
+"""Relative spacing of the grids. Rounding down gives away at most 0.4% of epsilon, and 0.05% through delta."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +70,10 @@ class BudgetClasses:
             self.limit_epsilons[chosen],
             self.many,
         )
+
+    def tightened(self, factor: float) -> BudgetClasses:
+        """The same classes with every epsilon divided by ``factor``."""
+        return replace(self, epsilons=self.epsilons / factor, limit_epsilons=self.limit_epsilons / factor)
 
     @classmethod
     def of(cls, table: OwnerTable, profile_margin: float | None = None) -> Self:

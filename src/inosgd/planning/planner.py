@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from inosgd import _validate
@@ -14,7 +16,10 @@ from inosgd.planning.classes import BudgetClasses
 from inosgd.planning.request import Fairness, Request, Target
 from inosgd.planning.solving import Solution
 from inosgd.planning.variants import VARIANTS
-from inosgd.planning.verification import verify_plan
+from inosgd.planning.verification import reference_excess, verify_plan
+
+LARGEST_COARSENESS = 1.02
+"""Up to 2% above our own figure, what dp-accounting finds is put down to its grid and planned around."""
 
 
 def make_plan(
@@ -61,12 +66,24 @@ def make_plan(
     target = Target(expected_batch_size, clipping_threshold, noise_scale)
     target.check_for(variant)
     target.check_against(table)
-    classes = BudgetClasses.of(table, profile_margin)
-    request = Request(classes, steps, target, accountant, fairness or Fairness())
+    request = Request(BudgetClasses.of(table, profile_margin), steps, target, accountant, fairness or Fairness())
+    plan = _planned(table, request, variant)
+    return _verified(plan, table, request) if verify else plan
+
+
+def _planned(table: OwnerTable, request: Request, variant: str) -> Plan:
     solution = VARIANTS[variant](request)
-    phases = (Phase(steps, _terms(table, request, solution)),)
-    plan = Plan(table, phases, variant, accountant, _spent(table, phases, request, solution))
-    if verify:
+    phases = (Phase(request.steps, _terms(table, request, solution)),)
+    return Plan(table, phases, variant, request.accountant, _spent(table, phases, request, solution))
+
+
+def _verified(plan: Plan, table: OwnerTable, request: Request) -> Plan:
+    """The plan if dp-accounting confirms it, else one with as much less as dp-accounting is coarser than we are."""
+    excess = reference_excess(plan)[0]
+    if 1 < excess < LARGEST_COARSENESS:
+        tighter = replace(request, classes=request.classes.tightened(excess * (1 + 1e-4)))
+        plan = _planned(table, tighter, plan.variant)
+    if excess > 1:
         verify_plan(plan)
     return plan
 

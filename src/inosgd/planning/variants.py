@@ -40,11 +40,15 @@ MOST_CORRECTIONS = 40
 NARROWEST = 1e-4
 """SAMPLE's noise scale is solved until the expected batch is this close, or its bracket this narrow."""
 
+SIGNAL_TOLERANCE = 1e-3
+"""Fair shares are corrected until no signal is further than this below a stricter one's."""
+
 
 def uniform(request: Request) -> Solution:
     """One rate for all, and for all the noise multiplier that the strictest class needs."""
-    solution = scale(request)
-    return _evaluated(request, solution.rates, np.full(len(request.classes), solution.multipliers.max()))
+    solution, present = scale(request), request.classes.records > 0
+    rates = np.where(present, solution.rates, 0.0)  # a budget without records binds nobody
+    return _evaluated(request, rates, np.full(len(rates), solution.multipliers[present].max()))
 
 
 def scale(request: Request) -> Solution:
@@ -71,8 +75,7 @@ def both(request: Request) -> Solution:
 def fair(request: Request) -> Solution:
     """Alpha-fair shares; then no signal per record above ``max_ratio`` times the smallest one."""
     classes, fairness = request.classes, request.fairness
-    rates = fair_rates(request.mu, classes.records, request.steps, request.batch, fairness.exponent)
-    solution = _never_less_for_more(classes, _with_multipliers(request, rates))
+    solution = _ordered_shares(request)
     signal = solution.rates / solution.multipliers
     cap = fairness.max_ratio * signal[classes.records > 0].min()
     if (signal <= cap).all():
@@ -100,19 +103,44 @@ def _evaluated(request: Request, rates: FloatArray, multipliers: FloatArray) -> 
     return Solution(rates, multipliers, spent)
 
 
-def _never_less_for_more(classes: BudgetClasses, solution: Solution) -> Solution:
-    """Within a delta, a class whose signal fell below a stricter one's takes that one's terms.
+def _ordered_shares(request: Request) -> Solution:
+    """Alpha-fair shares in which a larger budget never has the smaller signal per record.
 
-    Terms that keep a stricter budget keep a larger one. Signals rise with budgets up to the tolerance of
-    solving; this removes the tolerance.
+    The shares come from the central limit; where it is off, a class may end up below a stricter one. Its rate is then
+    raised, all rates are brought back to the expected batch, and thresholds are solved again.
     """
-    chosen = np.arange(len(classes))
+    classes = request.classes
+    rates = fair_rates(request.mu, classes.records, request.steps, request.batch, request.fairness.exponent)
+    for _ in range(MOST_CORRECTIONS):
+        solution = _with_multipliers(request, rates)
+        signal = solution.rates / solution.multipliers
+        shortfall = _within_deltas(classes, signal, np.maximum.accumulate) / signal
+        if shortfall.max() <= 1 + SIGNAL_TOLERANCE:
+            break
+        raised = rates * shortfall**1.5
+        rates = np.minimum(raised * (request.batch / float(np.dot(raised, classes.records))), 1.0)
+    return _never_less_for_more(request, solution)
+
+
+def _never_less_for_more(request: Request, solution: Solution) -> Solution:
+    """The same rates; a class whose signal is above that of a larger budget gets a little more noise."""
     signal = solution.rates / solution.multipliers
-    for index in range(1, len(classes)):
-        same_delta = classes.deltas[index] == classes.deltas[index - 1]
-        if same_delta and signal[index] < signal[chosen[index - 1]]:
-            chosen[index] = chosen[index - 1]
-    return Solution(solution.rates[chosen], solution.multipliers[chosen], solution.spent[chosen])
+    allowed = _within_deltas(request.classes, signal[::-1], np.minimum.accumulate, backwards=True)[::-1]
+    if (signal <= allowed).all():
+        return solution
+    return _evaluated(request, solution.rates, solution.multipliers * (signal / allowed))
+
+
+def _within_deltas(
+    classes: BudgetClasses,
+    values: FloatArray,
+    accumulate: Callable[[FloatArray], FloatArray],
+    backwards: bool = False,
+) -> FloatArray:
+    """``accumulate`` over the classes of each delta, which come strictest first (last if ``backwards``)."""
+    deltas = classes.deltas[::-1] if backwards else classes.deltas
+    starts = np.flatnonzero(np.append(False, deltas[1:] != deltas[:-1]))
+    return np.concatenate([accumulate(part) for part in np.split(values, starts)])
 
 
 def _sample_for_noise(request: Request, multiplier: float) -> Solution:
@@ -140,6 +168,8 @@ def _sample_for_batch(request: Request) -> Solution:
     against the jumps of Rényi accounting.
     """
     classes, batch, mu = request.classes, request.batch, request.mu
+    if batch >= float(classes.records.sum()) * (1 - 1e-9):
+        return uniform(request)  # every rate must be 1
     anchors = anchors_of(classes)
     few = classes.only(anchors)
     correction = np.ones(len(classes))

@@ -157,7 +157,10 @@ def verdict(summaries: Mapping[str, Summary]) -> str:
             f"{100 * (ino.overall.mean - idp.overall.mean):+.1f} points and the worst owner by "
             f"{100 * (ino.worst.mean - idp.worst.mean):+.1f}"
         )
-    return text + "; every owner stayed within its budget."
+    kept = all(owner.spent <= owner.allowed for summary in summaries.values() for owner in summary.owners.values())
+    return text + (
+        "; every owner stayed within its budget." if kept else "; A BUDGET WAS EXCEEDED, see what was spent."
+    )
 
 
 class _PlanCache:
