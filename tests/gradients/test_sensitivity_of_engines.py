@@ -1,4 +1,4 @@
-"""The sensitivity bound through a model: one example moves an engine's clipped, weighted sum by its threshold at most."""
+"""The sensitivity bound through a model: one example moves a clipped, weighted sum by its threshold at most."""
 
 from __future__ import annotations
 

@@ -18,14 +18,11 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import bdtr, bdtrc
 
 from inosgd import _validate
+from inosgd._arrays import IntArray
 from inosgd.accounting.privacy_loss import GaussianMixture, SampledGaussian, compose
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 _MOST_SHIFTS = 64
 _DROPPED_SHARE = 1e-6  # of delta, for counts so high that they are taken to lose everything

@@ -39,10 +39,8 @@ from scipy.signal import lfilter
 from scipy.special import ndtr, ndtri
 
 from inosgd import _validate
+from inosgd._arrays import FloatArray, IntArray
 from inosgd.errors import InvalidArgumentError
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
 
 RESOLUTION = 0.03
 """Grid spacing over the standard deviation of a step's loss; epsilon is then about 0.0075% too large."""

@@ -20,9 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from inosgd import _validate
+from inosgd._arrays import FloatArray
 from inosgd.errors import InvalidArgumentError
-
-FloatArray = npt.NDArray[np.float64]
 
 RENYI_ORDERS: FloatArray = 1 + np.concatenate(
     [

@@ -7,13 +7,11 @@ published with the data, so scaling each to [-1, 1] costs no privacy. A fifth of
 from __future__ import annotations
 
 import numpy as np
-import torch
 from sklearn.datasets import load_breast_cancer
-from sklearn.model_selection import train_test_split
 
 from inosgd.models import perceptron
-from inosgd.owners import Budget, Owners
-from inosgd.studies.study import Settings, Study, StudyData
+from inosgd.owners import Budget
+from inosgd.studies.study import Settings, Study, StudyData, split_by_class
 
 BUDGETS = {"malignant": Budget(epsilon=0.5, delta=1e-5), "benign": Budget(epsilon=5.0, delta=1e-5)}
 
@@ -28,16 +26,7 @@ def split(seed: int) -> StudyData:
     """A stratified split; malignant cases belong to the strict owner and benign ones to the liberal one."""
     features, benign = load_breast_cancer(return_X_y=True)
     scaled = (2 * np.clip(features / LARGEST, 0, 1) - 1).astype(np.float32)
-    train, held_out = train_test_split(np.arange(len(benign)), test_size=0.2, stratify=benign, random_state=seed)
-    names = np.array(list(BUDGETS))
-    return StudyData(
-        owners=Owners.from_labels(names[benign[train]], BUDGETS),
-        inputs=torch.from_numpy(scaled[train]),
-        targets=torch.from_numpy(benign[train]),
-        held_out_inputs=torch.from_numpy(scaled[held_out]),
-        held_out_targets=torch.from_numpy(benign[held_out]),
-        held_out_groups=benign[held_out],
-    )
+    return split_by_class(scaled, benign, benign, BUDGETS, seed)
 
 
 BREAST_CANCER = Study(

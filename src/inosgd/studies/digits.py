@@ -7,13 +7,11 @@ of each class is held out.
 from __future__ import annotations
 
 import numpy as np
-import torch
 from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
 from inosgd.models import perceptron
-from inosgd.owners import Budget, Owners
-from inosgd.studies.study import Settings, Study, StudyData
+from inosgd.owners import Budget
+from inosgd.studies.study import Settings, Study, StudyData, split_by_class
 
 BUDGETS = {"digits 0-4": Budget(epsilon=1.0, delta=1e-5), "digits 5-9": Budget(epsilon=8.0, delta=1e-5)}
 
@@ -22,16 +20,7 @@ def split(seed: int) -> StudyData:
     """A stratified split; digits 0-4 belong to the strict owner and digits 5-9 to the liberal one."""
     images, digits = load_digits(return_X_y=True)
     pixels = (images / 8.0 - 1.0).astype(np.float32)
-    train, held_out = train_test_split(np.arange(len(digits)), test_size=0.2, stratify=digits, random_state=seed)
-    names = np.array(list(BUDGETS))
-    return StudyData(
-        owners=Owners.from_labels(names[digits[train] // 5], BUDGETS),
-        inputs=torch.from_numpy(pixels[train]),
-        targets=torch.from_numpy(digits[train]),
-        held_out_inputs=torch.from_numpy(pixels[held_out]),
-        held_out_targets=torch.from_numpy(digits[held_out]),
-        held_out_groups=digits[held_out] // 5,
-    )
+    return split_by_class(pixels, digits, digits // 5, BUDGETS, seed)
 
 
 DIGITS = Study(

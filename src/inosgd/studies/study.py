@@ -6,7 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
+from sklearn.model_selection import train_test_split
 from torch import nn
 
 from inosgd import _validate
@@ -47,6 +50,22 @@ class StudyData:
     held_out_inputs: torch.Tensor
     held_out_targets: torch.Tensor
     held_out_groups: IntArray
+
+
+def split_by_class(
+    inputs: npt.NDArray[np.float32], targets: IntArray, groups: IntArray, budgets: dict[str, Budget], seed: int
+) -> StudyData:
+    """A fifth of each class held out; ``groups`` says which of the owners in ``budgets`` each example belongs to."""
+    train, held_out = train_test_split(np.arange(len(targets)), test_size=0.2, stratify=targets, random_state=seed)
+    names = np.array(list(budgets))
+    return StudyData(
+        owners=Owners.from_labels(names[groups[train]], budgets),
+        inputs=torch.from_numpy(inputs[train]),
+        targets=torch.from_numpy(targets[train]),
+        held_out_inputs=torch.from_numpy(inputs[held_out]),
+        held_out_targets=torch.from_numpy(targets[held_out]),
+        held_out_groups=groups[held_out],
+    )
 
 
 @dataclass(frozen=True)
