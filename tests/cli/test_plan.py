@@ -116,3 +116,12 @@ def test_a_plan_is_never_overwritten(inosgd, tmp_path):
     outcome = inosgd(*MNIST, "--out", "plan.json")
     assert outcome.code == 2
     assert (tmp_path / "plan.json").read_text() == "kept"
+
+
+def test_an_epsilon_that_nothing_certifies_is_null_in_json():
+    from inosgd.cli.plan import _without_infinity
+
+    assert _without_infinity({"group": {"all": float("inf")}, "owners": [1.5, float("nan")]}) == {
+        "group": {"all": None},
+        "owners": [1.5, None],
+    }

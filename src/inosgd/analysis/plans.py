@@ -1,0 +1,124 @@
+"""Plans described: every number a person or a program wants to know about one, as plain values."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from inosgd.accounting.profile import gaussian_profile
+from inosgd.analysis.guarantees import group_guarantees, owner_risks
+from inosgd.errors import InfeasibleError
+from inosgd.owners import OwnerTable
+from inosgd.plan import Plan
+from inosgd.planning import VARIANTS, make_plan, signal_ratio, signals, widest_angle
+
+MOST_OWNERS = 12
+"""With more owners than this, a table for people shows the strictest, the median and the most liberal one."""
+
+CURVE_NOISE_SCALES = (1.0, 2.0, 3.0, 4.0)
+CURVE_RATES = (0.01, 0.02, 0.05, 0.1)
+
+
+def describe_plan(plan: Plan, profile: bool, everyone: bool) -> dict[str, Any]:
+    """Terms, signals, spending and guarantees of every owner, or of a few typical ones where there are many."""
+    terms, strength = plan.at(0), signals(plan)
+    known: dict[tuple[float, ...], dict[str, Any]] = {}
+    rows = []
+    for owner in range(len(plan.table)) if everyone else _typical_owners(plan):
+        name, budget, size = plan.table.names[owner], plan.table.budget(owner), int(plan.table.sizes[owner])
+        rate, threshold = float(terms.sampling_rates[owner]), float(terms.clipping_thresholds[owner])
+        key = (rate, threshold, budget.epsilon, budget.delta, size)
+        if key not in known:
+            known[key] = _owner_guarantees(plan, owner, profile)
+        rows.append(
+            {
+                "name": name,
+                "epsilon": budget.epsilon,
+                "delta": budget.delta,
+                "size": size,
+                "sampling_rate": rate,
+                "clipping_threshold": threshold,
+                "expected_records": rate * size,
+                "signal": float(strength[owner]),
+                "spent": float(plan.spent[owner]),
+                "unspent": float(plan.table.epsilons[owner] - plan.spent[owner]),
+                **known[key],
+            }
+        )
+    return {
+        "variant": plan.variant,
+        "accountant": plan.accountant,
+        "steps": plan.steps,
+        "noise_scale": terms.noise_scale,
+        "expected_batch_size": terms.expected_batch_size,
+        "signal_ratio": signal_ratio(plan),
+        "widest_angle": widest_angle(plan),
+        "owner_count": len(plan.table),
+        "owners": rows,
+    }
+
+
+def compare_variants(planned: Callable[[str], Plan]) -> dict[str, Any]:
+    """Noise, signals and unused budgets by every variant, for the same request."""
+    rows: dict[str, Any] = {}
+    for variant in VARIANTS:
+        try:
+            plan = planned(variant)
+        except InfeasibleError as error:
+            rows[variant] = {"infeasible": str(error)}
+            continue
+        by_privacy = np.argsort(plan.table.privacy_ranks, kind="stable")
+        present = [int(owner) for owner in by_privacy if plan.table.sizes[owner] > 0]
+        strength = signals(plan)
+        rows[variant] = {
+            "noise_scale": plan.at(0).noise_scale,
+            "strictest_signal": float(strength[present[0]]),
+            "most_liberal_signal": float(strength[present[-1]]),
+            "signal_ratio": signal_ratio(plan),
+            "widest_angle": widest_angle(plan),
+            "least_spent_share": float((plan.spent / plan.table.epsilons)[present].min()),
+        }
+    return {"variants": rows}
+
+
+def budget_curves(table: OwnerTable, steps: int, accountant: str) -> dict[str, Any]:
+    """Rates at threshold 1 for several noise scales, and thresholds at noise scale 4 for several rates (Fig. C.1)."""
+    alone = OwnerTable(table.names, table.epsilons, table.deltas, np.full(len(table), 10**6))
+    rates, thresholds = {}, {}
+    for noise in CURVE_NOISE_SCALES:
+        plan = make_plan(
+            alone, steps=steps, variant="sample", clipping_threshold=1.0, noise_scale=noise, accountant=accountant
+        )
+        rates[f"{noise:g}"] = plan.at(0).sampling_rates.tolist()
+    for rate in CURVE_RATES:
+        batch = rate * int(alone.sizes.sum())
+        plan = make_plan(
+            alone, steps=steps, variant="scale", expected_batch_size=batch, noise_scale=4.0, accountant=accountant
+        )
+        thresholds[f"{rate:g}"] = plan.at(0).clipping_thresholds.tolist()
+    return {
+        "steps": steps,
+        "accountant": accountant,
+        "epsilons": table.epsilons.tolist(),
+        "rate_by_noise_scale": rates,
+        "threshold_by_rate": thresholds,
+    }
+
+
+def _owner_guarantees(plan: Plan, owner: int, profile: bool) -> dict[str, Any]:
+    found: dict[str, Any] = {"group": group_guarantees(plan, owner)}
+    if profile:
+        budget = plan.table.budget(owner)
+        found["profile"] = dataclasses.asdict(owner_risks(plan, owner))
+        found["gaussian_profile"] = dataclasses.asdict(gaussian_profile(budget.epsilon, budget.delta))
+    return found
+
+
+def _typical_owners(plan: Plan) -> list[int]:
+    if len(plan.table) <= MOST_OWNERS:
+        return list(range(len(plan.table)))
+    by_privacy = np.argsort(plan.table.privacy_ranks, kind="stable")
+    return [int(by_privacy[0]), int(by_privacy[len(by_privacy) // 2]), int(by_privacy[-1])]
