@@ -13,7 +13,9 @@ from inosgd.cli.console import compact, plain_table, rounded_up
 
 def plan_tables(described: dict[str, Any]) -> list[Table | str]:
     """A plan, its risks where they were asked for, and what the columns mean."""
-    title = f"[bold]{described['variant']} plan[/], {described['steps']} steps, accountant {described['accountant']}\n"
+    deltas = sorted({owner["delta"] for owner in described["owners"]})
+    title = f"[bold]{described['variant']} plan[/], {described['steps']} steps, accountant {described['accountant']}"
+    title += f", δ {deltas[0]:.3g}\n" if len(deltas) == 1 else f", δ {deltas[0]:.3g} to {deltas[-1]:.3g}\n"
     shown: list[Table | str] = [title, _plan_table(described), ""]
     if "profile" in described["owners"][0]:
         shown.append("The risks behind each ε, and those of a Gaussian mechanism with the same budget\n")
@@ -79,7 +81,7 @@ def curve_tables(curves: dict[str, Any]) -> list[Table | str]:
 
 
 def _plan_table(described: dict[str, Any]) -> Table:
-    headings = ("records", "rate", "threshold", "a step", "signal", "δ", "ε", "spent", "of 10")
+    headings = ("records", "rate", "threshold", "a step", "signal", "ε", "spent", "of 10")
     table = plain_table("owner", right=headings)
     for owner in described["owners"]:
         table.add_row(
@@ -89,7 +91,6 @@ def _plan_table(described: dict[str, Any]) -> Table:
             f"{owner['clipping_threshold']:.4g}",
             f"{owner['expected_records']:.4g}",
             f"{owner['signal']:.3g}",
-            f"{owner['delta']:.3g}",
             f"{owner['epsilon']:.4g}",
             rounded_up(owner["spent"]),
             compact(owner["group"]["10"]) if "10" in owner["group"] else "-",
