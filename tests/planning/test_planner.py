@@ -278,6 +278,17 @@ def test_absurd_requests_meet_one_clear_error(changes, error, words):
         make_plan(table([0.5, 5.0]), **(ASK | changes))
 
 
+def test_a_delta_beyond_the_accountant_names_what_can_be_certified():
+    """Privacy-loss distributions end where their own rounding does; Rényi divergences reach any delta."""
+    hopeless = table([0.5, 1.0], delta=1e-60)
+    with pytest.raises(
+        InfeasibleError, match=r"owner 'owner 0'.*the smallest that can be certified.*another accountant"
+    ):
+        make_plan(hopeless, **(ASK | {"variant": "scale", "accountant": "pld"}))
+    plan = make_plan(hopeless, verify=False, **(ASK | {"variant": "scale", "accountant": "rdp"}))
+    assert plan.spent[0] >= 0.5 * (1 - LARGEST_SLACK)
+
+
 def test_an_infinite_budget_cannot_be_planned_for():
     with pytest.raises(InfeasibleError, match="owner 'owner 1': epsilon=inf") as refusal:
         make_plan(table([1.0, math.inf]), **ASK)

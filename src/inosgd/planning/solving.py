@@ -194,7 +194,8 @@ def _solve(
         if not len(active):
             break
     if np.isnan(within).any():
-        raise _infeasible(classes, which[np.flatnonzero(np.isnan(within))[0]])
+        hopeless = which[np.flatnonzero(np.isnan(within))[:1]]
+        raise _infeasible(classes, int(hopeless[0]), float(evaluate(np.array([lowest]), hopeless)[0]))
     return within, spent
 
 
@@ -217,10 +218,10 @@ def _secant(knob: FloatArray, excess: FloatArray, last_knob: FloatArray, last_ex
     return knob - np.clip(excess / slope, -3.0, 3.0)
 
 
-def _infeasible(classes: BudgetClasses, index: int) -> InfeasibleError:
+def _infeasible(classes: BudgetClasses, index: int, smallest: float) -> InfeasibleError:
     name, epsilon, delta = classes.names[index], classes.epsilons[index], classes.deltas[index]
     return InfeasibleError(
-        f"owner {name!r}: no plan of this kind keeps epsilon={epsilon:g} at delta={delta:g}; plan fewer steps, a "
-        "larger noise scale or a smaller batch, or ask for a larger budget",
+        f"owner {name!r}: no plan of this kind keeps epsilon={epsilon:g} at delta={delta:g}; the smallest that can be "
+        f"certified for these steps is {smallest:.3g}; ask for that, plan fewer steps, or use another accountant",
         owner=name,
     )
