@@ -180,7 +180,8 @@ def test_fair_shares_keep_to_the_expected_batch_where_the_central_limit_is_far_o
             owners, steps=90, variant="fair", expected_batch_size=batch, clipping_threshold=1.0, fairness=fairness
         )
         assert plan.at(0).expected_batch_size == pytest.approx(batch, rel=3e-3)
-        assert (np.diff(signals(plan) / owners.sizes) >= 0).all()
+        per_record = signals(plan) / owners.sizes
+        assert (np.diff(per_record) >= -1e-12 * per_record[1:]).all()
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])

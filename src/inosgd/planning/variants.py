@@ -107,18 +107,22 @@ def _ordered_shares(request: Request) -> Solution:
     """Alpha-fair shares in which a larger budget never has the smaller signal per record.
 
     The shares come from the central limit; where it is off, a class may end up below a stricter one. Its rate is then
-    raised, all rates are brought back to the expected batch, and thresholds are solved again.
+    raised, all rates are brought back to the expected batch, and thresholds are solved again: at the anchors, until
+    they are in order, and then for all.
     """
     classes = request.classes
+    anchors = anchors_of(classes)
+    few = classes.only(anchors)
     rates = fair_rates(request.mu, classes.records, request.steps, request.batch, request.fairness.exponent)
     for _ in range(MOST_CORRECTIONS):
-        solution = _with_multipliers(request, rates)
+        solution = solve_multipliers(few, rates[anchors], request.steps, request.accountant)
         signal = solution.rates / solution.multipliers
-        shortfall = _within_deltas(classes, signal, np.maximum.accumulate) / signal
+        shortfall = _within_deltas(few, signal, np.maximum.accumulate) / signal
         if shortfall.max() <= 1 + SIGNAL_TOLERANCE:
             break
-        raised = rates * shortfall**1.5
+        raised = rates * spread_from_anchors(classes, anchors, shortfall) ** 1.5
         rates = np.minimum(raised * (request.batch / float(np.dot(raised, classes.records))), 1.0)
+    solution = _with_multipliers(request, rates)
     return _never_less_for_more(request, solution)
 
 
