@@ -57,9 +57,9 @@ def test_thinning_gives_every_record_its_own_rate(monkeypatch):
     """Many rates within one octave: some fall into one group, whose members keep points with their own share."""
     monkeypatch.setattr(sampling, "MOST_GROUPS", 2)
     rates = np.linspace(0.05, 0.1, 40)
-    sampler = PoissonSampler(rates)
+    sampler, source = PoissonSampler(rates), SeededSource(2)
     assert sampler._groups._acceptance is not None
-    table = inclusions(lambda: sampler.draw(source), len(rates), 20_000) if (source := SeededSource(2)) else None
+    table = inclusions(lambda: sampler.draw(source), len(rates), 20_000)
     pvalues = [rate_pvalue(table, np.arange(40) == i, rate) for i, rate in enumerate(rates)]
     assert min(pvalues) > 1e-6
     ceiling = [rate_pvalue(table, np.arange(40) == i, rates.max()) for i in range(10)]

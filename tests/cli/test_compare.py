@@ -104,10 +104,11 @@ def test_a_failure_in_the_middle_leaves_nothing(inosgd, tmp_path, monkeypatch):
         raise InosgdError("the model caught fire")
 
     monkeypatch.setattr(comparison, "train_once", fail)
-    outcome = inosgd(*QUICK, "--out", "run")
-    assert outcome.code == 2
-    assert "caught fire" in outcome.err
-    assert list(tmp_path.iterdir()) == []
+    for where in (("--out", "run"), ()):  # a folder of the user's, and the default one in runs/
+        outcome = inosgd(*QUICK, *where)
+        assert outcome.code == 2
+        assert "caught fire" in outcome.err
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_version(inosgd):

@@ -28,26 +28,11 @@ def describe_plan(plan: Plan, profile: bool, everyone: bool) -> dict[str, Any]:
     known: dict[tuple[float, ...], dict[str, Any]] = {}
     rows = []
     for owner in range(len(plan.table)) if everyone else _typical_owners(plan):
-        name, budget, size = plan.table.names[owner], plan.table.budget(owner), int(plan.table.sizes[owner])
-        rate, threshold = float(terms.sampling_rates[owner]), float(terms.clipping_thresholds[owner])
-        key = (rate, threshold, budget.epsilon, budget.delta, size)
-        if key not in known:
-            known[key] = _owner_guarantees(plan, owner, profile)
-        rows.append(
-            {
-                "name": name,
-                "epsilon": budget.epsilon,
-                "delta": budget.delta,
-                "size": size,
-                "sampling_rate": rate,
-                "clipping_threshold": threshold,
-                "expected_records": rate * size,
-                "signal": float(strength[owner]),
-                "spent": float(plan.spent[owner]),
-                "unspent": float(plan.table.epsilons[owner] - plan.spent[owner]),
-                **known[key],
-            }
-        )
+        row = _owner_terms(plan, owner, float(strength[owner]))
+        alike = tuple(row[key] for key in ("sampling_rate", "clipping_threshold", "epsilon", "delta", "size"))
+        if alike not in known:
+            known[alike] = _owner_guarantees(plan, owner, profile)
+        rows.append(row | known[alike])
     return {
         "variant": plan.variant,
         "accountant": plan.accountant,
@@ -105,6 +90,24 @@ def budget_curves(table: OwnerTable, steps: int, accountant: str) -> dict[str, A
         "epsilons": table.epsilons.tolist(),
         "rate_by_noise_scale": rates,
         "threshold_by_rate": thresholds,
+    }
+
+
+def _owner_terms(plan: Plan, owner: int, signal: float) -> dict[str, Any]:
+    """What the plan asks of one owner, and what is left of its budget."""
+    budget, size, terms = plan.table.budget(owner), int(plan.table.sizes[owner]), plan.at(0)
+    rate = float(terms.sampling_rates[owner])
+    return {
+        "name": plan.table.names[owner],
+        "epsilon": budget.epsilon,
+        "delta": budget.delta,
+        "size": size,
+        "sampling_rate": rate,
+        "clipping_threshold": float(terms.clipping_thresholds[owner]),
+        "expected_records": rate * size,
+        "signal": signal,
+        "spent": float(plan.spent[owner]),
+        "unspent": budget.epsilon - float(plan.spent[owner]),
     }
 
 

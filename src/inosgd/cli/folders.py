@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from inosgd.errors import InvalidArgumentError
@@ -28,6 +28,7 @@ def run_folder(out: Path | None, name: str) -> Iterator[tuple[Path, Path]]:
     final = out if out is not None else Path("runs") / f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     if final.exists():
         raise InvalidArgumentError(f"out={str(final)!r}: it already exists; choose a new folder")
+    parent_is_new = not final.parent.exists()
     final.parent.mkdir(parents=True, exist_ok=True)
     working = final.parent / f".{final.name}.partial"
     try:
@@ -40,5 +41,8 @@ def run_folder(out: Path | None, name: str) -> Iterator[tuple[Path, Path]]:
         yield working, final
     except BaseException:
         shutil.rmtree(working, ignore_errors=True)
+        if parent_is_new:
+            with suppress(OSError):  # another run may have come to live there
+                final.parent.rmdir()
         raise
     working.rename(final)
