@@ -21,7 +21,9 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.method import METHODS, method_named
 from inosgd.planning import VARIANTS
 from inosgd.studies import STUDIES
-from inosgd.studies.comparison import Entrant, Run, Summary, compare, entrants, summarize, verdict
+from inosgd.studies.comparison import Summary, compare, summarize, verdict
+from inosgd.studies.entrant import Entrant, entrants
+from inosgd.studies.run import Run
 from inosgd.studies.study import Study
 
 

@@ -32,7 +32,6 @@ def split(seed: int) -> StudyData:
 BREAST_CANCER = Study(
     name="breast-cancer",
     description="breast-cancer cases: malignant ones belong to an owner with epsilon 0.5, benign ones to one with 5",
-    budgets=BUDGETS,
     settings=Settings(steps=100, expected_batch_size=64, clipping_threshold=0.1, learning_rate=20.0),
     split=split,
     model=lambda seed: perceptron(30, 16, 2, seed=seed),

@@ -26,7 +26,6 @@ def split(seed: int) -> StudyData:
 DIGITS = Study(
     name="digits",
     description="handwritten digits: 0-4 belong to an owner with epsilon 1, 5-9 to one with epsilon 8",
-    budgets=BUDGETS,
     settings=Settings(steps=200, expected_batch_size=128, clipping_threshold=0.1, learning_rate=10.0),
     split=split,
     model=lambda seed: perceptron(64, 32, 10, seed=seed),
