@@ -102,7 +102,8 @@ def scale_each(features: Features) -> Features:
     centred: Features = features - features.mean(axis=1, keepdims=True)
     norms = np.linalg.norm(centred, axis=1, keepdims=True)
     norms[norms == 0] = 1
-    return (centred / norms).astype(np.float32)
+    scaled: Features = (centred / norms).astype(np.float32)
+    return scaled
 
 
 def _fit_standardisation(train: Features) -> Callable[[Features], Features]:

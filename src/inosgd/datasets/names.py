@@ -1,8 +1,8 @@
 """Surnames of 18 languages, one file each, as sequences of bytes.
 
-A surname is written as UTF-8 bytes between a begin and an end symbol, with padding before it: `SYMBOLS` symbols,
-`LENGTH` positions. So the last position is the end of every name, which is where a recurrent model is read. Bytes and
-both limits are public. The encoding is ours; the paper says only that characters are read one by one.
+A surname is written as UTF-8 bytes between a begin and an end symbol, with padding behind: `SYMBOLS` symbols, `LENGTH`
+positions. A model reads it up to the end symbol. Bytes and length are constants, whatever the names. The encoding is
+ours; the paper says only that characters are read one by one.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ def load_names(folder: Path) -> DataSet:
 def encode(names: Sequence[str]) -> IntArray:
     """Each name as `LENGTH` symbols; one of more than ``LENGTH - 2`` bytes is cut.
 
-    >>> encode(["Liú"])[0, -6:].tolist()
-    [257, 76, 105, 195, 186, 258]
+    >>> encode(["Liú"])[0, :8].tolist()
+    [257, 76, 105, 195, 186, 258, 256, 256]
     """
     symbols = np.full((len(names), LENGTH), PADDING, dtype=np.int64)
     for row, name in enumerate(names):
         framed = [BEGIN, *name.encode("utf-8")[: LENGTH - 2], END]
-        symbols[row, LENGTH - len(framed) :] = framed
+        symbols[row, : len(framed)] = framed
     return symbols
 
 
