@@ -51,3 +51,52 @@ class InfeasibleError(InosgdError):
     def __init__(self, message: str, owner: str | None = None) -> None:
         super().__init__(message)
         self.owner = owner
+
+
+class LedgerError(InosgdError):
+    """A ledger that cannot be believed, or that could not be written.
+
+    Attributes:
+        record: The number of the record that it is about, counted from 1; None if it is about the whole file.
+        fault: "edited", "lost", "reordered", "torn", "format", "invalid" or "unwritten".
+    """
+
+    def __init__(self, message: str, *, record: int | None, fault: str) -> None:
+        super().__init__(message)
+        self.record, self.fault = record, fault
+
+
+class AlreadyReleasedError(InosgdError):
+    """A rollback behind a release: what has left the house cannot be taken back.
+
+    Attributes:
+        step: Where the rollback would have led.
+        released: Up to which step the model has been released.
+    """
+
+    def __init__(self, step: int, released: int) -> None:
+        super().__init__(
+            f"rolling back to step {step} is refused: the model was released after step {released}, and what a release "
+            f"has spent is never given back; roll back to step {released} at most"
+        )
+        self.step, self.released = step, released
+
+
+class TrainingStoppedError(InosgdError):
+    """A step of a run that was stopped because an owner's wish cannot be met otherwise."""
+
+
+class CheckpointError(InosgdError):
+    """A checkpoint that is damaged, or that does not fit what it is loaded into."""
+
+
+class RunLockedError(InosgdError):
+    """A run folder in which somebody else is at work.
+
+    Attributes:
+        holder: Who holds it, as far as is known.
+    """
+
+    def __init__(self, message: str, holder: str) -> None:
+        super().__init__(message)
+        self.holder = holder

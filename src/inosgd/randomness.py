@@ -3,17 +3,22 @@
 A source is always an argument and a seed never has a default. `SeededSource` repeats itself, for tests and
 experiments: whoever knows the seed can remove the noise. `SecureSource` takes its key from the operating
 system and nobody can predict it, for models that leave the house.
+
+Both can be saved and restored: `state` is JSON, and the source made from it by `source_from_state` goes on with the
+same words. The state of a secure source is a secret of the same kind as the data: whoever reads it knows the noise
+of all later steps. It says nothing about earlier words (see `SecureSource`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from typing import Protocol
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext
+from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from inosgd import _validate
@@ -62,19 +67,47 @@ class SeededSource:
         """The stream of this seed called ``label``: the same for the same seed, from its beginning."""
         return SeededSource(self._seed, path=f"{self._path}/{label}")
 
+    def state(self) -> dict[str, Any]:
+        """Seed, path, the generator's counter and the words it has ready."""
+        inner = self._generator.state
+        return {
+            "kind": "seeded",
+            "seed": self._seed,
+            "path": self._path,
+            "counter": inner["state"]["counter"].tolist(),
+            "buffer": inner["buffer"].tolist(),
+            "buffer_position": int(inner["buffer_pos"]),
+        }
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> SeededSource:
+        """The source whose `state` this is."""
+        source = cls(state["seed"], path=state["path"])
+        inner = source._generator.state
+        inner["state"]["counter"] = np.array(state["counter"], dtype=np.uint64)
+        inner["buffer"] = np.array(state["buffer"], dtype=np.uint64)
+        inner["buffer_pos"] = state["buffer_position"]
+        source._generator.state = inner
+        return source
+
 
 class SecureSource:
-    """Words from a ChaCha20 keystream whose key comes from the operating system's entropy.
+    """Words from ChaCha20 keystreams; the first key comes from the operating system's entropy.
 
-    Guarantee: to whoever does not read this process's memory, the words cannot be told from uniform ones, if
-    ChaCha20 is a secure stream cipher. A forked process takes a key of its own, so no two processes ever
-    share noise; keys are replaced long before ChaCha20's block counter ends.
+    Every call takes its words from the keystream of the current key, of which the first 32 bytes are the next key,
+    and forgets the current one.
+
+    Guarantee: if ChaCha20 is a secure stream cipher, then to whoever does not read this process's memory the words
+    cannot be told from uniform ones; and to whoever does read it, or a saved `state`, the words drawn *before* cannot:
+    a later key does not lead back to an earlier one. A forked process takes a key of its own, so no two processes
+    ever share noise. Two sources restored from one state do share it: restore a state once.
     """
 
-    BYTES_PER_KEY = 1 << 36
+    MOST_WORDS = 1 << 32
+    """In one call: an eighth of what one key's block counter allows."""
 
     def __init__(self) -> None:
-        self._renew()
+        self._key, self._process = os.urandom(_KEY_BYTES), os.getpid()
 
     @property
     def description(self) -> str:
@@ -82,22 +115,50 @@ class SecureSource:
         return "secure: ChaCha20 keystream, keyed by the operating system"
 
     def words(self, count: int) -> WordArray:
-        """The next ``count`` words of the keystream."""
-        size = 8 * count
-        if self._process != os.getpid() or size > self._left:
-            self._renew()
-        self._left -= size
-        return np.frombuffer(self._keystream.update(bytes(size)), dtype="<u8").astype(np.uint64, copy=False)
+        """The next ``count`` words; the key that they came from is gone afterwards."""
+        if not count <= self.MOST_WORDS:
+            raise _validate.fail("count", count, f"draw at most {self.MOST_WORDS} words at once")
+        keystream = Cipher(ChaCha20(self._current_key(), bytes(16)), mode=None).encryptor()
+        self._key = keystream.update(bytes(_KEY_BYTES))
+        return np.frombuffer(keystream.update(bytes(8 * count)), dtype="<u8").astype(np.uint64, copy=False)
 
     def stream(self, label: str) -> SecureSource:
         """A source with a key of its own; ``label`` only documents the purpose."""
         return SecureSource()
 
-    def _renew(self) -> None:
-        algorithm = ChaCha20(os.urandom(32), bytes(16))
-        self._keystream: CipherContext = Cipher(algorithm, mode=None).encryptor()
-        self._left = self.BYTES_PER_KEY
-        self._process = os.getpid()
+    def state(self) -> dict[str, Any]:
+        """The current key. Secret: keep it in a file that only its user can read, and no longer than needed."""
+        return {"kind": "secure", "key": self._current_key().hex()}
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> SecureSource:
+        """The source whose `state` this is; where the key has been erased, a source with a new key."""
+        source = cls()
+        if state["key"] is not None:
+            source._key = bytes.fromhex(state["key"])
+        return source
+
+    def _current_key(self) -> bytes:
+        if self._process != os.getpid():
+            self._key, self._process = os.urandom(_KEY_BYTES), os.getpid()
+        return self._key
+
+
+_KEY_BYTES = 32
+
+
+def source_from_state(state: Mapping[str, Any]) -> RandomSource:
+    """The source whose ``state()`` this is: it goes on with the same words."""
+    kinds = {"seeded": SeededSource, "secure": SecureSource}
+    kind = state.get("kind")
+    if kind not in kinds:
+        raise _validate.fail("kind", kind, f"this version restores sources of kind {', '.join(kinds)}")
+    return kinds[str(kind)].from_state(state)  # type: ignore[attr-defined, no-any-return]
+
+
+def without_key(state: Mapping[str, Any]) -> dict[str, Any]:
+    """``state`` with a secure source's key erased; the state of a seeded source, which hides nothing, as it is."""
+    return {**state, "key": None} if state.get("kind") == "secure" else dict(state)
 
 
 def uniforms(source: RandomSource, count: int) -> FloatArray:

@@ -7,7 +7,9 @@ another plan and no tail.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -28,7 +30,7 @@ from inosgd.method import Method
 from inosgd.order import Candidates
 from inosgd.owners import Owners
 from inosgd.plan import Plan, Terms
-from inosgd.randomness import RandomSource
+from inosgd.randomness import RandomSource, SecureSource, SeededSource
 from inosgd.sampling import PoissonSampler
 
 
@@ -73,7 +75,8 @@ class TrainingState:
     """Everything about a training that changes while it runs.
 
     Sampling, order, noise and the model's own draws (dropout masks) have streams of their own, so that methods which
-    draw different numbers of one kind still share the others.
+    draw different numbers of one kind still share the others. ``also`` names whatever else has a ``state_dict`` and
+    changes with the steps, such as a scheduler of learning rates: checkpoints keep it too.
     """
 
     model: nn.Module
@@ -84,8 +87,26 @@ class TrainingState:
     noise: RandomSource
     masks: RandomSource
     step: int = 0
+    also: Mapping[str, Any] = field(default_factory=dict)
     sampler: PoissonSampler | None = None
     sampler_terms: Terms | None = None
+
+    @property
+    def streams(self) -> dict[str, RandomSource]:
+        """The random streams by name."""
+        return {"sampling": self.sampling, "order": self.ordering, "noise": self.noise, "masks": self.masks}
+
+    def fingerprint(self) -> str | None:
+        """A digest of the states of all random streams; None if one of them cannot be saved.
+
+        Two steps with one fingerprint draw the same sample, order, masks and noise. It does not show the states: the
+        key of a secure source is as long as the digest.
+        """
+        sources = self.streams.values()
+        if not all(isinstance(source, SecureSource | SeededSource) for source in sources):
+            return None
+        states = [source.state() for source in sources]  # type: ignore[attr-defined]
+        return hashlib.sha256(json.dumps(states).encode()).hexdigest()
 
     @classmethod
     def start(
@@ -95,6 +116,7 @@ class TrainingState:
         optimizer: torch.optim.Optimizer,
         source: RandomSource,
         ledger: Ledger | None = None,
+        also: Mapping[str, Any] | None = None,
     ) -> Self:
         """The state before the first step; without a ``ledger``, a new one in memory."""
         ledger = Ledger.for_plan(trainer.plan) if ledger is None else ledger
@@ -109,6 +131,7 @@ class TrainingState:
             ordering=source.stream("order"),
             noise=source.stream("noise"),
             masks=source.stream("masks"),
+            also=also or {},
         )
 
 
@@ -128,9 +151,10 @@ def train_step(trainer: Trainer, state: TrainingState) -> StepDiagnostics:
         mechanism with rate q_n and noise multiplier sigma / C_n of the plan's terms: with `ReferenceEngine` or a
         float64 model up to the clipping margin, with a float32 model up to the rounding of float32 sums (see the
         known limitations). The step is in the ledger before it is released; if the ledger refuses it, nothing of it
-        leaves this function.
+        leaves this function. What is charged is what was bounded: the ledger refuses a sum whose sensitivity exceeds
+        the thresholds it charges for.
     """
-    terms = trainer.plan.at(state.step)
+    terms, streams = trainer.plan.at(state.step), state.fingerprint()
     indices = _sampler(trainer, state, terms).draw(state.sampling)
     rows = trainer.owners.of(indices)
     thresholds = terms.thresholds_of(rows)
@@ -145,7 +169,7 @@ def train_step(trainer: Trainer, state: TrainingState) -> StepDiagnostics:
         factors = trainer.method.clipping.factors(measured.grad_norms, thresholds)
         total = BoundedSum(gradients.weighted_sum(weights * factors), terms.clipping_thresholds)
 
-    state.ledger.record(state.step, terms)
+    state.ledger.record(state.step, terms, sensitivity=total.sensitivity, streams=streams)
     noisy = release(total, terms.noise_scale, state.noise)  # public from here on
     apply_update(state.model, state.optimizer, noisy / terms.expected_batch_size)
     state.step += 1

@@ -9,7 +9,8 @@ import numpy as np
 from inosgd._arrays import FloatArray, IntArray, distinct_rows
 from inosgd.accounting.reference import Exposure, reference_epsilon
 from inosgd.accounting.renyi import RENYI_ORDERS, epsilon_from_renyi, renyi_divergences
-from inosgd.errors import InfeasibleError
+from inosgd.accounting.spending import epsilons_spent
+from inosgd.errors import InfeasibleError, InvalidArgumentError
 from inosgd.plan import Plan
 
 MOST_VERIFIED = 200
@@ -91,3 +92,15 @@ def _owners_to_check(plan: Plan) -> IntArray:
     by_budget = owners[np.argsort(plan.table.epsilons[owners], kind="stable")]
     chosen: IntArray = by_budget[np.linspace(0, len(by_budget) - 1, SAMPLED_BEYOND).astype(np.int64)]
     return chosen
+
+
+def check_spent(plan: Plan) -> None:
+    """Raise unless our accountant, asked afresh, finds no more spent than the plan says; for plans from a file."""
+    spent = epsilons_spent(plan.phases, plan.table.deltas, plan.accountant)
+    wrong = ~(spent <= np.minimum(plan.spent * (1 + 1e-6), plan.table.epsilons))
+    if wrong.any():
+        owner = int(np.argmax(wrong))
+        raise InvalidArgumentError(
+            f"plan: it says that owner {plan.table.names[owner]!r} spends {plan.spent[owner]:g} of "
+            f"{plan.table.epsilons[owner]:g}, and its phases cost {spent[owner]:g}; it was edited: plan again"
+        )

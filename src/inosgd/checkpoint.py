@@ -1,0 +1,285 @@
+"""Checkpoints: everything that a training needs to go on to the same bits, in one folder that is whole or not there.
+
+    step-00000050.record-00000053/
+      model.safetensors        the model's state, loadable without inosgd
+      optimizer.safetensors    the optimizer's tensors, and those of whatever else was saved with them
+      state.json               step, position in the ledger, the optimizer's other values, digests of the two files
+      streams.json             the states of the random streams: secret, as the data are
+
+No file holds code: tensors are safetensors, everything else is JSON, nothing is pickled. All are private (0600).
+
+Guarantee:
+    A checkpoint is written into a hidden folder, forced to disk, and then renamed: killed at any instant, it is there
+    whole or not at all. `read_checkpoint` finds any changed byte by digest. `restore` puts back model, optimizer,
+    streams and step, or raises and leaves the model untouched.
+
+Keys of secure streams are on disk only as long as a crash could need them: in the newest two checkpoints while
+training, in none after it (`erase_keys`). Their source forgets earlier keys, so no checkpoint leads back to the noise
+of the steps before it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors import torch as safetensors
+from torch import nn
+
+from inosgd import _validate
+from inosgd.errors import CheckpointError
+from inosgd.files import read_json, sha256, write_json, write_private
+from inosgd.randomness import SecureSource, SeededSource, source_from_state, without_key
+from inosgd.records import Position, sync_folder
+from inosgd.training import TrainingState
+
+CHECKPOINT_FORMAT = 1
+"""Raised when a key changes its meaning; readers refuse formats they do not know and ignore keys they do not know."""
+
+Tensors = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that was found whole: where it is, and what it says without its tensors.
+
+    Attributes:
+        path: Its folder.
+        step: How many steps it has behind it.
+        position: The end of the ledger when it was written.
+        model_digest: The SHA-256 of its ``model.safetensors``.
+        fields: All of ``state.json``.
+        streams: The states of the random streams; secret.
+    """
+
+    path: Path
+    step: int
+    position: Position
+    model_digest: str
+    fields: Mapping[str, Any]
+    streams: Mapping[str, Any]
+
+    @property
+    def model_path(self) -> Path:
+        """The model's state, as safetensors."""
+        return self.path / "model.safetensors"
+
+
+def write_checkpoint(folder: Path, state: TrainingState) -> Checkpoint:
+    """Write a checkpoint of ``state`` into ``folder``; when this returns it is on disk."""
+    position = state.ledger.position
+    name = checkpoint_name(state.step, position)
+    working = folder / f".{name}.partial"
+    shutil.rmtree(working, ignore_errors=True)
+    working.mkdir(mode=0o700)
+    _write_parts(working, state, position)
+    final = folder / name
+    if final.exists():  # the same step at the same place in the ledger holds the same state
+        shutil.rmtree(working)
+    else:
+        working.rename(final)
+        sync_folder(folder)
+    return read_checkpoint(final)
+
+
+def checkpoint_name(step: int, position: Position) -> str:
+    """Names sort by step and then by place in the ledger, and no two states share one."""
+    return f"step-{step:08d}.record-{position.records:08d}"
+
+
+def read_checkpoint(path: Path) -> Checkpoint:
+    """The checkpoint at ``path``, every byte of it compared with its digest.
+
+    Raises:
+        CheckpointError: If a file is missing or damaged, or of a format that this version does not read.
+    """
+    try:
+        fields = read_json(path / "state.json")
+        _check_format(path, fields)
+        streams = read_json(path / "streams.json")
+        for name, digest in fields["files"].items():
+            if sha256((path / name).read_bytes()) != digest:
+                raise ValueError(f"{name}: its content does not match its digest")
+        position = Position(fields["ledger"]["records"], fields["ledger"]["hash"])
+        return Checkpoint(path, fields["step"], position, fields["files"]["model.safetensors"], fields, streams)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointError(f"checkpoint {path.name} is damaged: {error}; use an earlier one") from error
+
+
+def restore(checkpoint: Checkpoint, state: TrainingState) -> None:
+    """Put the checkpoint's model, optimizer, streams and step into ``state``, and tell its ledger where it goes on.
+
+    Raises:
+        CheckpointError: If model, optimizer or anything else differs from what was saved, naming the first key.
+    """
+    tensors = _load(checkpoint.path / "optimizer.safetensors")
+    model_state = _decode(checkpoint.fields["model"], _load(checkpoint.model_path))
+    optimizer_state = _decode(checkpoint.fields["optimizer"], tensors)
+    also = _decode(checkpoint.fields["also"], tensors)
+    _check_model(state.model, model_state)
+    _check_optimizer(state.optimizer, checkpoint.fields["optimizer_class"], optimizer_state)
+    _check_also(state.also, also)
+    state.ledger.resume_at(checkpoint.step)
+    state.model.load_state_dict(model_state)
+    state.optimizer.load_state_dict(optimizer_state)
+    for name, saved in also.items():
+        state.also[name].load_state_dict(saved)
+    sources = {name: source_from_state(fields) for name, fields in checkpoint.streams.items()}
+    state.sampling, state.ordering = sources["sampling"], sources["order"]
+    state.noise, state.masks = sources["noise"], sources["masks"]
+    state.step = checkpoint.step
+
+
+def erase_keys(checkpoint: Checkpoint) -> None:
+    """Take the keys of secure streams out of the checkpoint: nobody can compute the noise after it any more.
+
+    A run goes on from such a checkpoint with new keys, which is allowed where no recorded step would be replayed.
+    """
+    kept = {name: without_key(state) for name, state in checkpoint.streams.items()}
+    if kept != checkpoint.streams:
+        write_json(checkpoint.path / "streams.json", kept)
+
+
+def _write_parts(folder: Path, state: TrainingState, position: Position) -> None:
+    model_tensors: Tensors = {}
+    tensors: Tensors = {}
+    fields = {
+        "format": CHECKPOINT_FORMAT,
+        "step": state.step,
+        "ledger": position._asdict(),
+        "model": _encode(state.model.state_dict(), model_tensors, ""),
+        "optimizer_class": _class_name(state.optimizer),
+        "optimizer": _encode(state.optimizer.state_dict(), tensors, "optimizer"),
+        "also": _encode({name: each.state_dict() for name, each in state.also.items()}, tensors, "also"),
+    }
+    contents = {
+        "model.safetensors": safetensors.save(model_tensors),
+        "optimizer.safetensors": safetensors.save(tensors),
+    }
+    for name, content in contents.items():
+        write_private(folder / name, content)
+    write_json(folder / "streams.json", _stream_states(state))
+    write_json(folder / "state.json", {**fields, "files": {name: sha256(data) for name, data in contents.items()}})
+
+
+def _stream_states(state: TrainingState) -> dict[str, Any]:
+    states = {}
+    for name, source in state.streams.items():
+        if not isinstance(source, SeededSource | SecureSource):
+            raise CheckpointError(
+                f"stream {name!r}: a {type(source).__name__} cannot be saved; use SecureSource or SeededSource"
+            )
+        states[name] = source.state()
+    return states
+
+
+def _check_format(path: Path, fields: Mapping[str, Any]) -> None:
+    if fields.get("format") != CHECKPOINT_FORMAT:
+        raise CheckpointError(
+            f"checkpoint {path.name}: format={fields.get('format')!r}; this version reads format {CHECKPOINT_FORMAT}"
+        )
+
+
+def _check_model(model: nn.Module, saved: Mapping[str, Any]) -> None:
+    here = model.state_dict()
+    _check_keys("model", here, saved)
+    for key, value in saved.items():
+        _check_same_kind(f"model key {key!r}", here[key], value)
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer, saved_class: str, saved: Mapping[str, Any]) -> None:
+    if _class_name(optimizer) != saved_class:
+        raise CheckpointError(
+            f"optimizer: the checkpoint was written with {saved_class}, this is {_class_name(optimizer)}; use the same"
+        )
+    sizes = [len(group["params"]) for group in saved["param_groups"]]
+    here = [len(group["params"]) for group in optimizer.param_groups]
+    if sizes != here:
+        raise CheckpointError(f"optimizer: its groups hold {here} parameters and the checkpoint's {sizes}; use the same")
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for index, values in saved["state"].items():
+        for key, value in values.items():
+            if isinstance(value, torch.Tensor) and value.ndim and value.shape != parameters[index].shape:
+                raise CheckpointError(
+                    f"optimizer key {index}.{key}: the checkpoint has shape {tuple(value.shape)} and the parameter "
+                    f"{tuple(parameters[index].shape)}; use the model that was saved"
+                )
+
+
+def _check_also(here: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    _check_keys("also", here, saved)
+
+
+def _check_keys(what: str, here: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    for key in saved:
+        if key not in here:
+            raise CheckpointError(f"{what} key {key!r} is in the checkpoint and not here; build what was saved")
+    for key in here:
+        if key not in saved:
+            raise CheckpointError(f"{what} key {key!r} is not in the checkpoint; build what was saved")
+
+
+def _check_same_kind(what: str, here: Any, saved: Any) -> None:
+    if not isinstance(saved, torch.Tensor):
+        return
+    for name, ours, theirs in (("shape", here.shape, saved.shape), ("dtype", here.dtype, saved.dtype)):
+        if ours != theirs:
+            ours, theirs = (tuple(ours), tuple(theirs)) if name == "shape" else (ours, theirs)
+            raise CheckpointError(f"{what}: {name} {theirs} in the checkpoint and {ours} here; build what was saved")
+
+
+def _encode(value: Any, tensors: Tensors, path: str) -> Any:
+    """``value`` as JSON, its tensors taken out into ``tensors``; what is neither is refused by its key."""
+    if isinstance(value, torch.Tensor):
+        tensors[path] = value.detach().cpu().contiguous().clone()
+        return {"tensor": path}
+    if isinstance(value, Mapping):
+        return {"mapping": [[key, _encode(item, tensors, _join(path, key))] for key, item in value.items()]}
+    if isinstance(value, list | tuple):
+        items = [_encode(item, tensors, _join(path, index)) for index, item in enumerate(value)]
+        return {"tuple": items} if isinstance(value, tuple) else {"list": items}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": repr(value)}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise CheckpointError(
+        f"key {path!r}: a {type(value).__name__} is neither a tensor nor plain JSON and is not saved, because only "
+        "code could restore it; keep it out of state_dict"
+    )
+
+
+def _decode(value: Any, tensors: Tensors) -> Any:
+    """The inverse of `_encode`."""
+    if not isinstance(value, dict):
+        return value
+    kind, content = next(iter(value.items()))
+    if kind == "tensor":
+        return tensors[content]
+    if kind == "mapping":
+        return {key: _decode(item, tensors) for key, item in content}
+    if kind == "float":
+        return float(content)
+    items = [_decode(item, tensors) for item in content]
+    return tuple(items) if kind == "tuple" else items
+
+
+def _join(path: str, key: object) -> str:
+    return f"{path}.{key}" if path else str(key)
+
+
+def _load(path: Path) -> Tensors:
+    try:
+        return safetensors.load(path.read_bytes())
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path.parent.name}/{path.name} cannot be read: {error}") from error
+
+
+def _class_name(optimizer: torch.optim.Optimizer) -> str:
+    return f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
