@@ -7,14 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from inosgd import _validate
+from inosgd.datasets import embeddings
 from inosgd.datasets.cardiotocography import load_cardiotocography
 from inosgd.datasets.chest_xray import load_chest_xray
 from inosgd.datasets.cifar import load_cifar_10, load_cifar_100
-from inosgd.datasets.embeddings import (
-    load_chest_xray_embeddings,
-    load_cifar_10_embeddings,
-    load_fish_vehicles_embeddings,
-)
 from inosgd.datasets.files import MissingDataError
 from inosgd.datasets.idx import load_mnist
 from inosgd.datasets.labelled import DataSet
@@ -76,19 +72,19 @@ CATALOGUE = {
         "(0 normal, 1 bacterial, 2 viral)",
     ),
     "chest-xray-embeddings": Entry(
-        load_chest_xray_embeddings,
-        ("chest_xray/train_efficientnet_lite1.npz", "chest_xray/test_efficientnet_lite1.npz"),
-        "`inosgd embed`, from images of data.mendeley.com/datasets/rscbjbr9sj",
+        embeddings.load_chest_xray_embeddings,
+        (*embeddings.CHEST_XRAY_FILES, embeddings.CIFAR_10_FILES[0]),
+        "`inosgd embed`, from images of data.mendeley.com/datasets/rscbjbr9sj, and from CIFAR-10 for the scale",
     ),
     "cifar-10-embeddings": Entry(
-        load_cifar_10_embeddings,
-        ("embeddings/cifar10_train_efficientnet_lite1.npz", "embeddings/cifar10_test_efficientnet_lite1.npz"),
-        "`inosgd embed`, from CIFAR-10",
+        embeddings.load_cifar_10_embeddings,
+        (*embeddings.CIFAR_10_FILES, embeddings.FISH_VEHICLES_FILES[0]),
+        "`inosgd embed`, from CIFAR-10, and from CIFAR-100 for the scale",
     ),
     "fish-vehicles-embeddings": Entry(
-        load_fish_vehicles_embeddings,
-        ("embeddings/cifar100fv_train_efficientnet_lite1.npz", "embeddings/cifar100fv_test_efficientnet_lite1.npz"),
-        "`inosgd embed`, from CIFAR-100; arrays features and fine (class numbers of CIFAR-100)",
+        embeddings.load_fish_vehicles_embeddings,
+        (*embeddings.FISH_VEHICLES_FILES, embeddings.CIFAR_10_FILES[0]),
+        "`inosgd embed`, from CIFAR-100 (arrays features and fine, its class numbers), and from CIFAR-10 for the scale",
     ),
 }
 

@@ -16,6 +16,7 @@ Inputs = npt.NDArray[np.uint8] | npt.NDArray[np.float32] | npt.NDArray[np.int64]
 
 PUBLIC_RANGES = "public ranges"
 EACH_ON_ITS_OWN = "each example on its own"
+OTHER_DATA = "statistics of other, public data"
 FITTED = "fitted on the training data, not accounted for"
 
 
@@ -52,10 +53,10 @@ class DataSet(ArrayValue):
         train: Examples to train on. Sensitive.
         test: Held-out examples.
         classes: The name of each class; a target is a row of it.
-        scaling: How inputs came to be of order one. `PUBLIC_RANGES` and `EACH_ON_ITS_OWN` look at no example but the
-            one that is scaled and cost no privacy. `FITTED` means that statistics of the training examples went into
-            every input: whatever is trained on them has a privacy loss that no ledger holds, and a report has to
-            say so.
+        scaling: How inputs came to be of order one. With `PUBLIC_RANGES`, `EACH_ON_ITS_OWN` and `OTHER_DATA` an input
+            depends on no training example but itself, which costs no privacy. `FITTED` means that statistics of the
+            training examples went into every input: whatever is trained on them has a privacy loss that no ledger
+            holds, and a report has to say so.
     """
 
     name: str
