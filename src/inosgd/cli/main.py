@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 import inosgd
-from inosgd.cli import bench, compare, plan
+from inosgd.cli import bench, compare, plan, reproduce
 from inosgd.cli.console import messages
 from inosgd.errors import InosgdError
 
@@ -22,6 +22,7 @@ app = typer.Typer(
 )
 app.command("compare")(compare.compare_command)
 app.command("plan")(plan.plan_command)
+app.command("reproduce")(reproduce.reproduce_command)
 app.add_typer(bench.app, name="bench")
 
 
