@@ -10,9 +10,9 @@ from torch import nn
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, LayerCall, ReferenceEngine, register_rule
-from inosgd.gradients.rules import Dense, OuterProducts, rule_for
+from inosgd.gradients.rules import Dense, rule_for
 from inosgd.gradients.rules.fallback import fallback_rule
-from inosgd.gradients.rules.forms import CHUNK_ELEMENTS, VectorMaps, affine
+from inosgd.gradients.rules.forms import CHUNK_ELEMENTS, affine
 from tests.gradients.gradient_oracle import assert_close, assert_engine_exact, by_engine, squared_output
 
 COUNTS = [0, 1, 2, 7]
@@ -418,20 +418,6 @@ class TestFallback:
         register_rule(Two, rule)
         with pytest.raises(InvalidArgumentError, match="same groups"):
             by_engine(BookkeepingEngine(), build(Twice(Two())), normal(4, 3))
-
-
-class TestVectorMaps:
-    def test_same_as_each_map_alone(self):
-        alone = [OuterProducts(normal(5, o), (normal(5, i).sin(),), b) for o, i, b in ((2, 3, 1), (4, 1, 0), (1, 6, 1))]
-        joint = VectorMaps.of(alone)
-        coefficients = normal(5)
-        assert torch.allclose(joint.squared_norms(), sum(form.squared_norms() for form in alone), rtol=1e-12)
-        rows = torch.tensor([3, 1])
-        for name, arguments in (("weighted_sum", (coefficients,)), ("materialise", ())):
-            expected = [part for form in alone for part in getattr(form, name)(*arguments)]
-            for actual, wanted in zip(getattr(joint, name)(*arguments), expected, strict=True):
-                assert torch.allclose(actual, wanted, rtol=1e-12)
-        assert torch.equal(joint.select(rows).squared_norms(), joint.squared_norms()[rows])
 
 
 class Twice(nn.Module):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -25,8 +25,9 @@ from inosgd.gradients.engine import (
     trainable_parameters,
 )
 from inosgd.gradients.rules.attention import ATTENTION, recorded_attention
+from inosgd.gradients.rules.chain import Chain, ChainGradients
 from inosgd.gradients.rules.fallback import fallback_rule
-from inosgd.gradients.rules.forms import Form, OuterProducts, Summed, VectorMaps
+from inosgd.gradients.rules.forms import Form, Summed
 from inosgd.gradients.rules.recorder import Record, Recorder
 from inosgd.gradients.rules.recurrent import CELLS, recorded_recurrence
 from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, rule_for
@@ -41,6 +42,7 @@ class Task:
         losses: From the model and a batch to one loss per example.
         parameters: The trainable parameters by name, in the order of `trainable_parameters`.
         layers: Path, module and rule of every layer that is recorded when it is called.
+        chains: Modules that run as one operation where their input suits them, in place of their layers.
         functions: The parameters of recurrent and attention modules, by identity, with their module's path: these
             are recorded when the library's function for them is called.
     """
@@ -49,24 +51,30 @@ class Task:
     losses: ExampleLosses
     parameters: dict[str, nn.Parameter]
     layers: tuple[tuple[str, nn.Module, Rule], ...]
+    chains: tuple[tuple[nn.Module, Chain], ...]
     functions: dict[int, str]
 
     @classmethod
     def of(cls, model: nn.Module, losses: ExampleLosses) -> Task:
         """The task for the model as it is now; what is trainable may change between batches."""
+        parameters: dict[str, nn.Parameter] = {}
         layers: list[tuple[str, nn.Module, Rule]] = []
+        chains: list[tuple[nn.Module, Chain]] = []
         functions: dict[int, str] = {}
         for path, module in model.named_modules():
-            trained = [p for p in module._parameters.values() if p is not None and p.requires_grad]
+            if not module._parameters:
+                chain = Chain.of(module, path)
+                chains += [] if chain is None else [(module, chain)]
+                continue
+            trained = {name: p for name, p in module._parameters.items() if p is not None and p.requires_grad}
+            parameters.update({f"{path}.{name}" if path else name: p for name, p in trained.items()})
             if isinstance(module, nn.MultiheadAttention):
                 functions.update({id(p): path for p in module.parameters() if p.requires_grad})
-            elif not trained or id(trained[0]) in functions:
-                continue
             elif isinstance(module, nn.RNNBase):
-                functions.update({id(p): path for p in trained})
-            else:
+                functions.update({id(p): path for p in trained.values()})
+            elif trained and id(next(iter(trained.values()))) not in functions:
                 layers.append((path, module, rule_for(module) or fallback_rule))
-        return cls(model, losses, trainable_parameters(model), tuple(layers), functions)
+        return cls(model, losses, parameters or trainable_parameters(model), tuple(layers), tuple(chains), functions)
 
     @property
     def device(self) -> torch.device:
@@ -96,8 +104,8 @@ class Page:
         """
         _validate.same_length(coefficients=coefficients, losses=self.losses)
         forms: Sequence[Form] = list(self.forms.values())
-        present = np.flatnonzero(coefficients)
-        if 2 * len(present) < len(coefficients) or not np.isfinite(self.norms).all():
+        if 2 * np.count_nonzero(coefficients) < len(coefficients) or not np.isfinite(self.norms).all():
+            present = np.flatnonzero(coefficients)
             rows = torch.from_numpy(present).to(self.losses.device)
             forms = [form.select(rows) for form in forms]
             coefficients = coefficients[present]
@@ -136,7 +144,8 @@ def read_page(task: Task, losses: torch.Tensor, records: Sequence[Record]) -> Pa
     with torch.no_grad():
         forms = _forms(records, gradients, len(losses))
         squares = [form.squared_norms() for form in forms.values()] or [torch.zeros_like(losses)]
-        norms = torch.stack(squares).sum(0, dtype=torch.float64).sqrt().cpu().numpy()
+        total = squares[0] if len(squares) == 1 else torch.stack(squares).sum(0, dtype=torch.float64)
+        norms = np.sqrt(total.cpu().numpy(), dtype=np.float64)
         return Page(tuple(task.parameters.values()), losses.detach(), forms, norms)
 
 
@@ -148,18 +157,48 @@ def flatten(parts: Sequence[torch.Tensor | None], parameters: Sequence[nn.Parame
 
 @contextmanager
 def _recording(task: Task, recorder: Recorder) -> Iterator[None]:
-    """Hooks on the layers, and recorded functions in place of the fused ones, inside this block only."""
-    with ExitStack() as stack:
-        for path, module, rule in task.layers:
-            handle = module.register_forward_hook(_hook(recorder, path, rule), with_kwargs=True)
-            stack.callback(handle.remove)
-        if task.functions:
-            stack.enter_context(_RecordedFunctions(recorder, task.functions))
+    """Recorded calls in place of the layers' and of the library's fused functions, inside this block only."""
+    calls = [(module, _layer_call(module, recorder, path, rule)) for path, module, rule in task.layers]
+    if not recorder.differentiable:
+        calls += [(module, _chain_call(module, recorder, chain)) for module, chain in task.chains]
+    functions = _RecordedFunctions(recorder, task.functions) if task.functions else nullcontext()
+    with _calling(calls), functions:
         yield
 
 
-def _hook(recorder: Recorder, path: str, rule: Rule) -> Callable[..., None]:
-    def record(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
+@contextmanager
+def _calling(calls: Sequence[tuple[nn.Module, Callable[..., Any]]]) -> Iterator[None]:
+    """Let each module's ``forward`` be the given one, inside this block only.
+
+    Unlike a hook this sees the layer's own output, before any hook of the user's has changed it.
+    """
+    before = [vars(module).get("forward") for module, _ in calls]
+    try:
+        for module, call in calls:
+            vars(module)["forward"] = call
+        yield
+    finally:
+        for (module, _), forward in zip(calls, before, strict=True):
+            if forward is None:
+                vars(module).pop("forward", None)
+            else:
+                vars(module)["forward"] = forward
+
+
+def _chain_call(module: nn.Module, recorder: Recorder, chain: Chain) -> Callable[..., Any]:
+    plain = module.forward
+
+    def call(inputs: Any) -> Any:
+        return chain.recorded(recorder, inputs) if chain.suits(inputs) else plain(inputs)
+
+    return call
+
+
+def _layer_call(module: nn.Module, recorder: Recorder, path: str, rule: Rule) -> Callable[..., Any]:
+    plain = module.forward
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        output = plain(*arguments, **keywords)
         if not isinstance(output, torch.Tensor):
             raise InvalidArgumentError(
                 f"module {path!r} ({type(module).__name__}) has parameters of its own and returns "
@@ -172,8 +211,9 @@ def _hook(recorder: Recorder, path: str, rule: Rule) -> Callable[..., None]:
             return rule(LayerCall(module, arguments, keywords, shown, gradient))
 
         recorder.add([output], parts, kept, path)
+        return output
 
-    return record
+    return call
 
 
 class _RecordedFunctions(TorchFunctionMode):
@@ -219,35 +259,38 @@ def _output_gradients(losses: torch.Tensor, records: Sequence[Record]) -> list[t
 
 def _forms(records: Sequence[Record], gradients: list[torch.Tensor | None], count: int) -> Gradients:
     """Every record's gradients; uses of the same parameters are summed. Empties ``gradients`` on the way."""
-    uses: dict[tuple[nn.Parameter, ...], list[Form]] = {}
+    found: list[tuple[tuple[nn.Parameter, ...], Form]] = []
     for record in reversed(records):
         arrived = [gradients.pop() for _ in record.outputs][::-1]
-        for parameters, form in record.gradients(arrived).items():
-            uses.setdefault(parameters, []).append(form)
+        found += record.gradients(arrived).items()
+    if len(found) == 1:
+        return dict(found)
+    uses: dict[tuple[nn.Parameter, ...], list[Form]] = {}
+    for parameters, form in _each_map_alone(found) if _overlap(key for key, _ in found) else found:
+        uses.setdefault(parameters, []).append(form)
     single = {key: forms[0] if len(forms) == 1 else Summed(tuple(forms), count) for key, forms in uses.items()}
-    _check_keys(single, records)
-    return _joined(single)
-
-
-def _check_keys(forms: Gradients, records: Sequence[Record]) -> None:
-    """The same parameter must not come once alone and once together with others: norms would be wrong."""
-    found = [id(parameter) for key in forms for parameter in key]
-    if len(found) != len(set(found)):
+    if _overlap(single):
         raise InvalidArgumentError(
             f"the rules of {sorted({record.where for record in records})} group the same parameters in different "
             "ways; let a rule return the same groups on every call"
         )
+    return single
 
 
-def _joined(forms: Gradients) -> Gradients:
-    """The same with all maps of vectors as one."""
-    maps = {
-        key: form
-        for key, form in forms.items()
-        if isinstance(form, OuterProducts) and form.outputs.dim() == 2 and len(form.inputs) == 1 and form.biases < 2
-    }
-    if len(maps) < 2:
-        return forms
-    rest = {key: form for key, form in forms.items() if key not in maps}
-    together = tuple(parameter for key in maps for parameter in key)
-    return {**rest, together: VectorMaps.of(list(maps.values()))}
+def _overlap(keys: Iterable[tuple[nn.Parameter, ...]]) -> bool:
+    """Whether a parameter comes more than once, alone or together with others."""
+    found = [id(parameter) for key in keys for parameter in key]
+    return len(found) != len(set(found))
+
+
+def _each_map_alone(
+    found: Iterable[tuple[tuple[nn.Parameter, ...], Form]],
+) -> Iterator[tuple[tuple[nn.Parameter, ...], Form]]:
+    """The same with chains taken apart, because some of their layers were also called by themselves."""
+    for parameters, form in found:
+        if not isinstance(form, ChainGradients):
+            yield parameters, form
+            continue
+        rest = iter(parameters)
+        for single in form.apart():
+            yield tuple(next(rest) for _ in range(1 + single.biases)), single

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Protocol, Self
 
 import torch
@@ -136,65 +135,6 @@ class OuterProducts:
 
 
 @dataclass(frozen=True, eq=False)
-class VectorMaps:
-    """Gradients of several affine maps, each applied once per example: one pass over all of them.
-
-    The output gradients and inputs of all maps lie side by side. Sums over the columns of one map are products with
-    a matrix of zeros and ones, so that the number of operations does not grow with the maps.
-
-    Attributes:
-        values: First the output gradients of all maps, then their inputs: (examples, outputs and inputs).
-        inputs: The inputs once more, one tensor per map.
-        widths: How many outputs each map has.
-        biased: Which maps have a bias; it follows the map's weight.
-    """
-
-    values: torch.Tensor
-    inputs: tuple[torch.Tensor, ...]
-    widths: list[int]
-    biased: list[bool]
-
-    @classmethod
-    def of(cls, forms: Sequence[OuterProducts]) -> VectorMaps:
-        """The maps of forms with one place, one weight and at most one bias each."""
-        outputs, inputs = [form.outputs for form in forms], [form.inputs[0] for form in forms]
-        widths, biased = [each.shape[1] for each in outputs], [form.biases == 1 for form in forms]
-        return cls(torch.cat(outputs + inputs, dim=1), tuple(inputs), widths, biased)
-
-    def squared_norms(self) -> torch.Tensor:
-        """sum over maps of |d|^2 (|a|^2 + 1), without the 1 where there is no bias."""
-        widths = (*self.widths, *[each.shape[1] for each in self.inputs])
-        segments, ones = _segments(widths, tuple(self.biased), self.values.dtype, self.values.device)
-        of_outputs, of_inputs = torch.addmm(ones, self.values.square(), segments).chunk(2, dim=1)
-        return (of_outputs * of_inputs).sum(1)
-
-    def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
-        """One product per map, after one scaling for all."""
-        outputs = self._outputs
-        scaled = (outputs * coefficients.unsqueeze(1)).split_with_sizes(self.widths, dim=1)
-        biases = (coefficients @ outputs).split_with_sizes(self.widths)
-        parts = []
-        for rows, inputs, bias, biased in zip(scaled, self.inputs, biases, self.biased, strict=True):
-            parts.append(rows.mT @ inputs)
-            if biased:
-                parts.append(bias)
-        return parts
-
-    def materialise(self) -> Sequence[torch.Tensor]:
-        """Map by map."""
-        maps = zip(self._outputs.split_with_sizes(self.widths, dim=1), self.inputs, self.biased, strict=True)
-        return [part for d, a, biased in maps for part in OuterProducts(d, (a,), int(biased)).materialise()]
-
-    def select(self, rows: torch.Tensor) -> VectorMaps:
-        """Outputs and inputs of some examples."""
-        return VectorMaps(self.values[rows], tuple(each[rows] for each in self.inputs), self.widths, self.biased)
-
-    @property
-    def _outputs(self) -> torch.Tensor:
-        return self.values[:, : sum(self.widths)]
-
-
-@dataclass(frozen=True, eq=False)
 class Lookups:
     """Gradients of an embedding table: d_t is added to the row that place t looked up.
 
@@ -291,16 +231,6 @@ class Summed:
     def select(self, rows: torch.Tensor) -> Summed:
         """Some examples of every use."""
         return Summed(tuple(form.select(rows) for form in self.forms), len(rows))
-
-
-@lru_cache(maxsize=256)
-def _segments(
-    widths: tuple[int, ...], biased: tuple[bool, ...], dtype: torch.dtype, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """A matrix whose column j has ones in the rows of segment j, and what is added to the sums of inputs."""
-    owner = torch.arange(len(widths)).repeat_interleave(torch.tensor(widths))
-    matrix = torch.nn.functional.one_hot(owner, len(widths)).to(dtype=dtype, device=device)
-    return matrix, torch.tensor([False] * len(biased) + list(biased)).to(matrix)
 
 
 def affine(outputs: torch.Tensor, inputs: Sequence[torch.Tensor], biases: int) -> Form:

@@ -64,7 +64,12 @@ def register_rule(module_type: type[nn.Module], rule: Rule) -> None:
 
 
 def rule_for(module: nn.Module) -> Rule | None:
-    """The rule registered for the module's type, or for a base class whose ``forward`` it inherits."""
+    """The rule registered for the module's type, or for a base class whose ``forward`` it inherits.
+
+    A module that was given a ``forward`` of its own computes something else than its type does, and has no rule.
+    """
+    if "forward" in vars(module):
+        return None
     for base in type(module).__mro__:
         if base in _RULES:
             return _RULES[base] if type(module).forward is base.forward else None

@@ -1,0 +1,253 @@
+"""Chains of linear layers: an ``nn.Sequential`` of nothing but linear layers and activations, run as one operation.
+
+A step of a small network costs what its calls cost: modules, nodes of the graph, recorded outputs. For a chain all
+of it is known beforehand,
+
+    a_{l+1} = f_l(W_l a_l + b_l),    d_l = (W_{l+1}^T d_{l+1}) f_l'(a_{l+1}),
+
+so that it passes without a graph. The d_l and a_l of all layers lie in one block of memory, one feature per row and
+one example per column, so that every layer's rows are contiguous and norms of all layers are one product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import nn
+
+from inosgd.gradients.rules.forms import OuterProducts
+from inosgd.gradients.rules.recorder import Recorder
+from inosgd.gradients.rules.rule import Gradients
+
+_relu_backward = torch.ops.aten.threshold_backward.grad_input
+_tanh_backward = torch.ops.aten.tanh_backward.grad_input
+_sigmoid_backward = torch.ops.aten.sigmoid_backward.grad_input
+
+
+class Activation(NamedTuple):
+    """An activation whose derivative follows from its output; both functions work in place.
+
+    Attributes:
+        apply: From z to f(z).
+        pull: From the gradient of f(z), and f(z), to the gradient of z.
+    """
+
+    apply: Callable[[torch.Tensor], torch.Tensor]
+    pull: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+ACTIVATIONS: dict[type[nn.Module], Activation] = {
+    nn.ReLU: Activation(torch.relu_, lambda gradient, output: _relu_backward(gradient, output, 0, grad_input=gradient)),
+    nn.Tanh: Activation(torch.tanh_, lambda gradient, output: _tanh_backward(gradient, output, grad_input=gradient)),
+    nn.Sigmoid: Activation(
+        torch.sigmoid_, lambda gradient, output: _sigmoid_backward(gradient, output, grad_input=gradient)
+    ),
+}
+
+
+class Layer(NamedTuple):
+    """One linear layer of a chain, and the activation after it."""
+
+    weight: nn.Parameter
+    bias: nn.Parameter | None
+    activation: Activation | None
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """The layers of an ``nn.Sequential`` that can run as one operation.
+
+    Attributes:
+        layers: At least two linear layers, all of them trained.
+        where: The module's path, for messages.
+    """
+
+    layers: tuple[Layer, ...]
+    where: str
+
+    @classmethod
+    def of(cls, module: nn.Module, where: str) -> Self | None:
+        """The chain that a module is, or None: with anything unusual about it, its layers are run one by one."""
+        if type(module) is not nn.Sequential or "forward" in vars(module):
+            return None
+        layers: list[Layer] = []
+        for child in module._modules.values():
+            layer = _linear_layer(child)
+            if layer is not None:
+                layers.append(layer)
+            elif type(child) in ACTIVATIONS and layers and layers[-1].activation is None and not _has_hooks(child):
+                layers[-1] = layers[-1]._replace(activation=ACTIVATIONS[type(child)])
+            else:
+                return None
+        distinct = {id(layer.weight) for layer in layers}
+        return cls(tuple(layers), where) if len(layers) == len(distinct) > 1 else None
+
+    def suits(self, inputs: Any) -> bool:
+        """Whether the chain can run on this input: one vector per example, in the precision of the weights."""
+        return (
+            isinstance(inputs, torch.Tensor)
+            and inputs.dim() == 2
+            and inputs.dtype == self.layers[0].weight.dtype
+            and torch.is_grad_enabled()
+            and not torch.is_autocast_enabled(inputs.device.type)
+        )
+
+    def recorded(self, recorder: Recorder, inputs: torch.Tensor) -> torch.Tensor:
+        """What the module would return, with the use of its weights recorded."""
+        run = ChainRun(self.layers, inputs)
+        if inputs.requires_grad:
+            output: torch.Tensor = _Passed.apply(inputs, run)  # type: ignore[no-untyped-call]
+        else:
+            # Not a leaf, and not the run's own memory: the model may change its output in place.
+            output = run.forward(inputs).requires_grad_().clone(memory_format=torch.contiguous_format)
+        recorder.add([output], run.gradients, [], self.where)
+        return output
+
+
+class ChainRun:
+    """One pass through a chain: d_1 .. d_L and then a_1 .. a_L, as rows of one block."""
+
+    def __init__(self, layers: Sequence[Layer], inputs: torch.Tensor) -> None:
+        self.layers = layers
+        shapes = [layer.weight.shape for layer in layers]
+        self.widths = tuple([outputs for outputs, _ in shapes] + [inputs for _, inputs in shapes])
+        self.values = inputs.new_empty(sum(self.widths), len(inputs))
+        parts = self.values.split_with_sizes(self.widths)
+        self.outputs, self.inputs = parts[: len(layers)], parts[len(layers) :]
+        self._pulled = False
+
+    @torch.no_grad()
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The chain's output, one row per example."""
+        now = self.inputs[0].copy_(inputs.mT)
+        for layer, target in zip(self.layers, (*self.inputs[1:], None), strict=True):
+            now = torch.mm(layer.weight, now, out=target)
+            if layer.bias is not None:
+                now.add_(layer.bias.unsqueeze(1))
+            if layer.activation is not None:
+                layer.activation.apply(now)
+        self._last = now
+        return now.mT
+
+    @torch.no_grad()
+    def pull(self, gradient: torch.Tensor) -> torch.Tensor:
+        """From the gradient of the chain's output to d_1, with all the others on the way; only once."""
+        if self._pulled:
+            return self.outputs[0]
+        seen = (*self.inputs[1:], self._last)
+        now = self.outputs[-1].copy_(gradient.mT)
+        for index in range(len(self.layers) - 1, -1, -1):
+            activation = self.layers[index].activation
+            if activation is not None:
+                activation.pull(now, seen[index])
+            if index:
+                now = torch.mm(self.layers[index].weight.mT, now, out=self.outputs[index - 1])
+        self._pulled = True
+        return now
+
+    def gradients(self, gradient: torch.Tensor) -> Gradients:
+        """The per-example gradients of all layers."""
+        self.pull(gradient)
+        parameters = [p for layer in self.layers for p in (layer.weight, layer.bias) if p is not None]
+        biased = tuple(layer.bias is not None for layer in self.layers)
+        return {tuple(parameters): ChainGradients(self.values, self.widths, biased)}
+
+
+@dataclass(frozen=True, eq=False)
+class ChainGradients:
+    """Gradients of a chain's weights and biases: |g|^2 = sum over layers of |d|^2 (|a|^2 + 1).
+
+    Sums over the rows of one layer are products with a matrix of zeros and ones, so that the number of operations
+    does not grow with the layers.
+
+    Attributes:
+        values: The d of all layers, then the a of all layers: (features, examples).
+        widths: How many rows each of them has.
+        biased: Which layers have a bias; it follows the layer's weight.
+    """
+
+    values: torch.Tensor
+    widths: tuple[int, ...]
+    biased: tuple[bool, ...]
+
+    def squared_norms(self) -> torch.Tensor:
+        """By the formula above, without the 1 where there is no bias."""
+        segments, ones = _segments(self.widths, self.biased, self.values.dtype, self.values.device)
+        of_outputs, of_inputs = torch.addmm(ones, segments, self.values.square()).chunk(2)
+        return (of_outputs * of_inputs).sum(0)
+
+    def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
+        """One product per layer, after one scaling for all."""
+        parts = self._parts()
+        count = len(self.biased)
+        of_outputs = self.values[: sum(self.widths[:count])]
+        scaled = (of_outputs * coefficients).split_with_sizes(self.widths[:count])
+        biases = (of_outputs @ coefficients).split_with_sizes(self.widths[:count])
+        sums = []
+        for rows, inputs, bias, biased in zip(scaled, parts[count:], biases, self.biased, strict=True):
+            sums.append(rows @ inputs.mT)
+            if biased:
+                sums.append(bias)
+        return sums
+
+    def materialise(self) -> Sequence[torch.Tensor]:
+        """Layer by layer."""
+        return [part for single in self.apart() for part in single.materialise()]
+
+    def apart(self) -> list[OuterProducts]:
+        """The layers as forms of their own."""
+        parts, count = [part.mT for part in self._parts()], len(self.biased)
+        layers = zip(parts[:count], parts[count:], self.biased, strict=True)
+        return [OuterProducts(outputs, (inputs,), int(biased)) for outputs, inputs, biased in layers]
+
+    def select(self, rows: torch.Tensor) -> ChainGradients:
+        """The columns of some examples."""
+        return ChainGradients(self.values[:, rows], self.widths, self.biased)
+
+    def _parts(self) -> Sequence[torch.Tensor]:
+        return self.values.split_with_sizes(self.widths)
+
+
+class _Passed(torch.autograd.Function):
+    """A chain in the middle of a graph, which has gradients for its input but leaves weights to the recorder."""
+
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, run: ChainRun) -> torch.Tensor:
+        ctx.run = run
+        return run.forward(inputs).clone(memory_format=torch.contiguous_format)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        first = ctx.run.pull(gradients[0])
+        return (ctx.run.layers[0].weight.mT @ first).mT, None
+
+
+@lru_cache(maxsize=256)
+def _segments(
+    widths: tuple[int, ...], biased: tuple[bool, ...], dtype: torch.dtype, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """A matrix whose row j has ones in the columns of segment j, and what is added to the sums of inputs."""
+    owner = torch.arange(len(widths)).repeat_interleave(torch.tensor(widths))
+    matrix = torch.nn.functional.one_hot(owner, len(widths)).mT.to(dtype=dtype, device=device).contiguous()
+    return matrix, torch.tensor([False] * len(biased) + list(biased)).to(matrix).unsqueeze(1)
+
+
+def _linear_layer(module: nn.Module) -> Layer | None:
+    """A linear layer that is trained and has nothing attached to it."""
+    if type(module) is not nn.Linear or _has_hooks(module):
+        return None
+    weight, bias = module._parameters["weight"], module._parameters["bias"]
+    trained = weight is not None and weight.requires_grad and (bias is None or bias.requires_grad)
+    return Layer(weight, bias, None) if trained else None  # type: ignore[arg-type]
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    own = vars(module)
+    return "forward" in own or any(own[kind] for kind in _HOOKS)
+
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

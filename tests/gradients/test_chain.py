@@ -1,0 +1,154 @@
+"""Chains of linear layers: the same gradients as layer by layer, and nothing unusual is taken for a chain."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from inosgd.gradients import BookkeepingEngine
+from inosgd.gradients.rules.chain import ACTIVATIONS, Chain, ChainGradients
+from tests.gradients.gradient_oracle import assert_engine_exact, by_engine, by_loop, squared_output
+
+ENGINE = BookkeepingEngine()
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def chain(*widths: int, activation: type[nn.Module] = nn.Tanh, bias: bool = True, ends: bool = False) -> nn.Sequential:
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs, bias=bias), activation()]
+    return nn.Sequential(*layers if ends else layers[:-1]).double()
+
+
+class Doubled(nn.Linear):
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(inputs)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The paths of the chains that were run as one."""
+    runs: list[str] = []
+    plain = Chain.recorded
+
+    def recorded(self, *arguments):
+        runs.append(self.where)
+        return plain(self, *arguments)
+
+    monkeypatch.setattr(Chain, "recorded", recorded)
+    return runs
+
+
+class TestExact:
+    @settings(max_examples=30, deadline=None, derandomize=True)
+    @given(
+        count=st.sampled_from([0, 1, 2, 7]),
+        widths=st.lists(st.integers(1, 5), min_size=3, max_size=5),
+        activation=st.sampled_from(list(ACTIVATIONS)),
+        bias=st.booleans(),
+        ends=st.booleans(),
+    )
+    def test_any_chain(self, count, widths, **options):
+        assert_engine_exact(chain(*widths, **options), normal(count, widths[0]))
+
+    def test_without_activations(self):
+        assert_engine_exact(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2, bias=False)).double(), normal(5, 3))
+
+    def test_in_the_middle_of_a_model(self, monkeypatch):
+        runs = counted(monkeypatch)
+        middle = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), chain(4, 3, 4, ends=True), nn.GELU(), nn.Linear(4, 2))
+        assert_engine_exact(middle.double(), normal(5, 2, 3))
+        assert runs == ["2"]
+
+    def test_output_changed_in_place_by_the_model(self, monkeypatch):
+        class InPlace(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.body, self.head = chain(3, 4, 4), chain(4, 3, 2)
+
+            def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+                return self.head(self.body(inputs).mul_(2)).mul_(3)
+
+        runs = counted(monkeypatch)
+        assert_engine_exact(InPlace().double(), normal(5, 3))
+        assert runs == ["body", "head"]
+
+    def test_called_twice_and_layers_called_by_themselves(self):
+        model = chain(3, 4, 3)
+
+        def losses(model, batch):
+            return model(model(batch)).square().sum(1) + model[0](batch).sin().sum(1)
+
+        assert_engine_exact(model, normal(5, 3), losses)
+
+    def test_broken_example_breaks_nobody_else(self):
+        model, examples = chain(3, 4, 2, activation=nn.ReLU), normal(5, 3)
+        coefficients = np.array([0.5, 0.0, 1.0, 0.2, 0.0])
+        expected = by_loop(model, examples, coefficients=coefficients)
+        examples[1] = np.nan
+        examples[4, 0] = np.inf
+        actual = by_engine(ENGINE, model, examples, coefficients=coefficients)
+        np.testing.assert_allclose(actual.total, expected.total, rtol=1e-12)
+        assert np.isfinite(actual.norms).tolist() == [True, False, True, True, False]
+
+
+class TestWhatIsNoChain:
+    def test_plain_chain_is_one(self, monkeypatch):
+        """The control: what the other cases change is all that keeps them from being one."""
+        runs = counted(monkeypatch)
+        by_engine(ENGINE, chain(3, 4, 2), normal(5, 3))
+        assert runs == [""]
+
+    @pytest.mark.parametrize("case", ["frozen", "hook", "other layer", "subclass", "own forward", "twice", "sequence"])
+    def test_layers_are_run_one_by_one(self, case, monkeypatch):
+        runs, model, examples = counted(monkeypatch), chain(3, 3, 3), normal(5, 3)
+        if case == "frozen":
+            model[0].bias.requires_grad_(False)
+        elif case == "hook":
+            model[1].register_forward_hook(lambda module, arguments, output: 2 * output)
+        elif case == "other layer":
+            model[1] = nn.GELU()
+        elif case == "subclass":
+            model[0].__class__ = type(
+                "Doubled", (nn.Linear,), {"forward": lambda self, x: 2 * nn.Linear.forward(self, x)}
+            )
+        elif case == "own forward":
+            plain = model[0].forward
+            model[0].forward = lambda inputs: plain(inputs).sin()
+        elif case == "twice":
+            model[2] = model[0]
+        elif case == "sequence":
+            examples = normal(5, 4, 3)
+        assert_engine_exact(model, examples)
+        assert not runs
+        if case == "own forward":
+            assert vars(model[0])["forward"](examples).shape == (5, 3), "the user's own function is back"
+
+    def test_autocast(self, monkeypatch):
+        runs, model, examples = counted(monkeypatch), chain(3, 4, 2).float(), normal(5, 3).float()
+        with (
+            torch.autocast("cpu", dtype=torch.bfloat16),
+            ENGINE.on(model, lambda model, batch: squared_output(model, batch).float(), examples) as gradients,
+        ):
+            assert np.isfinite(gradients.measure().grad_norms).all()
+        assert not runs
+
+
+def test_form_agrees_with_its_layers():
+    form = ChainGradients(normal(2 + 4 + 3 + 1, 5), (2, 4, 3, 1), (True, False))
+    alone, coefficients, rows = form.apart(), normal(5, seed=1), torch.tensor([3, 1])
+    assert torch.allclose(form.squared_norms(), sum(each.squared_norms() for each in alone), rtol=1e-12)
+    for name, arguments in (("weighted_sum", (coefficients,)), ("materialise", ())):
+        expected = [part for each in alone for part in getattr(each, name)(*arguments)]
+        for actual, wanted in zip(getattr(form, name)(*arguments), expected, strict=True):
+            assert torch.allclose(actual, wanted, rtol=1e-12)
+    assert torch.equal(form.select(rows).squared_norms(), form.squared_norms()[rows])
