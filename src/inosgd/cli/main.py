@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 
 import inosgd
-from inosgd.cli import bench, compare, plan, reproduce
+from inosgd.cli import bench, budgets, compare, ledger, new, plan, predict, release, reproduce, resume, train
 from inosgd.cli.console import messages
 from inosgd.errors import InosgdError
 
@@ -20,6 +20,13 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command("new")(new.new_command)
+app.command("train")(train.train_command)
+app.command("resume")(resume.resume_command)
+app.command("predict")(predict.predict_command)
+app.command("ledger")(ledger.ledger_command)
+app.command("budgets")(budgets.budgets_command)
+app.command("release")(release.release_command)
 app.command("compare")(compare.compare_command)
 app.command("plan")(plan.plan_command)
 app.command("reproduce")(reproduce.reproduce_command)

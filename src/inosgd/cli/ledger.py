@@ -1,0 +1,120 @@
+"""``inosgd ledger``: what every owner has spent, and whether the record can be believed."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from inosgd.cli.console import messages, plain_table, results, rounded_up
+from inosgd.ledger import Ledger
+from inosgd.runs import RunFolder, verify_run
+
+
+def ledger_command(
+    run: Annotated[Path, typer.Argument(help="The run folder.")],
+    verify: Annotated[bool, typer.Option("--verify", help="Recompute everything with dp-accounting.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> None:
+    """Show what every owner has spent and has left.
+
+    With --verify the chain of records is recomputed, dp-accounting computes the spending again, and checkpoints, plans
+    and releases are compared; exit code 1 if anything is wrong.
+    """
+    folder = RunFolder.open(run)
+    if not verify:
+        _show(_described(folder.read_ledger()), as_json)
+        return
+    with messages().status("verifying with dp-accounting"):
+        report = verify_run(folder)
+    described: dict[str, Any] = {"steps": report.steps}
+    if report.good:
+        described = _described(folder.read_ledger())
+        for name, epsilon in report.reference.items():
+            described["owners"][name]["reference"] = epsilon
+    described["verified"] = report.good
+    described["findings"] = [{"record": each.record, "message": each.message} for each in report.findings]
+    described["notes"] = list(report.notes)
+    _show(described, as_json)
+    if not report.good:
+        raise typer.Exit(1)
+
+
+def _described(ledger: Ledger) -> dict[str, Any]:
+    spent, remaining = ledger.spent(), ledger.remaining()
+    return {
+        "steps": ledger.steps,
+        "released": ledger.released,
+        "stopped": ledger.stopped,
+        "accountant": ledger.accountant,
+        "owners": {
+            name: {
+                "epsilon": budget.epsilon,
+                "delta": budget.delta,
+                "examples": size,
+                "spent": float(spent[row]),
+                "remaining": float(remaining[row]),
+            }
+            for row, (name, budget, size) in enumerate(ledger.table)
+        },
+    }
+
+
+def _show(described: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(described))
+        return
+    shown = results()
+    if "owners" in described:
+        released = described["released"]
+        shown.print(
+            f"[bold]{described['steps']} steps[/], accountant {described['accountant']}, "
+            f"{f'released up to step {released}' if released else 'nothing released'}\n"
+        )
+        shown.print(_table(described["owners"]))
+        if described["stopped"]:
+            shown.print(f"\n[bold]stopped:[/] {escape(described['stopped'])}")
+    for note in described.get("notes", []):
+        shown.print(f"\nnote: {escape(note)}")
+    if "verified" not in described:
+        return
+    if described["verified"]:
+        shown.print("\n[bold green]verified[/]: no record edited, lost or moved; dp-accounting agrees.")
+    for finding in described["findings"]:
+        where = "" if finding["record"] is None else f"record {finding['record']}: "
+        shown.print(f"\n[bold red]wrong:[/] {where}{escape(finding['message'])}")
+
+
+def _table(owners: dict[str, dict[str, Any]]) -> Table:
+    referred = any("reference" in owner for owner in owners.values())
+    headings = ("examples", "ε", "δ", "spent", "left", *(["dp-accounting"] if referred else []))
+    table = plain_table("owner", right=headings)
+    for name, owner in owners.items():
+        cells = [
+            str(owner["examples"]),
+            f"{owner['epsilon']:g}",
+            f"{owner['delta']:g}",
+            rounded_up(owner["spent"]),
+            _rounded_down(owner["remaining"]),
+        ]
+        if referred:
+            cells.append(rounded_up(owner["reference"]) if "reference" in owner else "-")
+        table.add_row(escape(name), *cells)
+    return table
+
+
+def _rounded_down(epsilon: float, digits: int = 3) -> str:
+    """What is left, rounded to the private side.
+
+    >>> _rounded_down(0.99999), _rounded_down(0.0)
+    ('0.999', '0')
+    """
+    if not math.isfinite(epsilon) or epsilon <= 0:
+        return f"{epsilon:g}"
+    unit = 10.0 ** (math.floor(math.log10(epsilon)) - digits + 1)
+    return f"{math.floor(epsilon / unit + 1e-9) * unit:.{digits}g}"

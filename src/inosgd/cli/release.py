@@ -1,0 +1,40 @@
+"""``inosgd release``: a model leaves the house."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from inosgd.cli.console import results
+from inosgd.cli.reports import show_reading
+from inosgd.errors import InvalidArgumentError
+from inosgd.runs import RunFolder
+from inosgd.studyfile.runs import prepare_again, save_checkpoint
+
+
+def release_command(
+    run: Annotated[Path, typer.Argument(help="The run folder.")],
+    step: Annotated[int | None, typer.Option(help="The checkpoint after this step; by default the last.")] = None,
+    to: Annotated[Path | None, typer.Option(help="Also write its model and card into this new folder.")] = None,
+    allow_factory: Annotated[
+        str | None, typer.Option(help="Import this package.module:factory, which the study names. It runs code.")
+    ] = None,
+) -> None:
+    """Mark a checkpoint as having left the house, before it does.
+
+    What was spent up to a release is never given back: budgets that are lowered later cannot roll back behind it.
+    """
+    if to is not None and to.exists():
+        raise InvalidArgumentError(f"to={str(to)!r}: it already exists; choose a new folder")
+    folder = RunFolder.open(run)
+    with folder.lock():
+        prepared = None if to is None else prepare_again(folder, allowed_factory=allow_factory, progress=show_reading)
+        chosen = folder.mark_release(step)
+        if to is not None and prepared is not None:
+            save_checkpoint(folder, prepared, chosen, to)
+    shown = results()
+    shown.print(f"Released: the model after step {chosen.step}. What it has spent is never given back.")
+    shown.print(f"Weights: {escape(str(chosen.model_path if to is None else to))}", soft_wrap=True)

@@ -1,0 +1,94 @@
+"""What trainings report, on screen and as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.markup import escape
+from rich.progress import track
+from rich.table import Table
+
+from inosgd.cli.console import messages, plain_table, results, rounded_up
+from inosgd.runs import RunFolder
+from inosgd.studyfile.runs import Outcome, Prepared
+
+MOST_OWNERS = 40
+"""With more owners than this, a table for people shows the strictest ones; JSON has them all."""
+
+
+def show_reading(paths: Sequence[Path], description: str) -> Iterable[Path]:
+    """The paths one after the other, with a progress bar."""
+    return track(paths, description=description, console=messages(), transient=True)
+
+
+def training_report(run: RunFolder, prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
+    """Plain values: what every owner allows, has spent and got, and where everything is."""
+    evaluation = outcome.evaluation
+    recalls = {} if evaluation is None else {name: each.recall for name, each in evaluation.owners.items()}
+    return {
+        "run": str(run.path),
+        "model": str(outcome.model),
+        "steps": outcome.steps,
+        "owners": {
+            name: {
+                "epsilon": budget.epsilon,
+                "delta": budget.delta,
+                "examples": size,
+                "spent": float(outcome.spent[row]),
+                "held_out_recall": recalls.get(name),
+            }
+            for row, (name, budget, size) in enumerate(outcome.table)
+        },
+        "held_out": None if evaluation is None else evaluation.to_json(),
+        "unaccounted_scaling": prepared.data.encoding.fitted,
+        "randomness": "secure" if prepared.seed is None else "seeded",
+        "warnings": prepared.warnings,
+    }
+
+
+def print_report(run: RunFolder, prepared: Prepared, outcome: Outcome) -> None:
+    """The same for people."""
+    shown, evaluation = results(), outcome.evaluation
+    shown.print(f"\n[bold]What every owner gets[/] after {outcome.steps} steps\n")
+    shown.print(_owner_table(outcome))
+    hidden = len(outcome.table) - MOST_OWNERS
+    if hidden > 0:
+        shown.print(f"and {hidden} more owners, in --json")
+    if evaluation is not None and prepared.data.held_out is not None:
+        shown.print(
+            f"\nOf {len(prepared.data.held_out)} held-out examples {100 * evaluation.overall:.1f} % are classified "
+            "right. recall: on held-out examples of the owner's kind; held-out examples are not protected."
+        )
+    shown.print("spent: the ε of each single example, rounded up; never above the budget.\n")
+    for warning in prepared.warnings:
+        shown.print(f"[bold yellow]{escape(warning)}[/]\n")
+    shown.print(f"Model:  {escape(str(_near(outcome.model)))}  (model-card.md says what it promises)", soft_wrap=True)
+    shown.print(f"Ledger: inosgd ledger {escape(str(_near(run.path)))} --verify", soft_wrap=True)
+    shown.print(f"Before the model leaves the house: inosgd release {escape(str(_near(run.path)))}", soft_wrap=True)
+
+
+def _owner_table(outcome: Outcome) -> Table:
+    table = plain_table("owner", right=("examples", "ε", "δ", "spent", "recall"))
+    evaluation = outcome.evaluation
+    rows = sorted(range(len(outcome.table)), key=lambda row: int(outcome.table.privacy_ranks[row]))
+    chosen = range(len(outcome.table)) if len(outcome.table) <= MOST_OWNERS else rows[:MOST_OWNERS]
+    for row in chosen:
+        name, budget = outcome.table.names[row], outcome.table.budget(row)
+        quality = None if evaluation is None else evaluation.owners.get(name)
+        table.add_row(
+            escape(name),
+            str(outcome.table.sizes[row]),
+            f"{budget.epsilon:g}",
+            f"{budget.delta:g}",
+            rounded_up(float(outcome.spent[row])),
+            "-" if quality is None else f"{100 * quality.recall:.1f} %",
+        )
+    return table
+
+
+def _near(path: Path) -> Path:
+    """The path as seen from here, where it is below."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path

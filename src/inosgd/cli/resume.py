@@ -1,0 +1,47 @@
+"""``inosgd resume``: go on with a run that was interrupted, or whose budgets have changed."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from inosgd import _validate
+from inosgd.cli.console import messages
+from inosgd.cli.reports import print_report, show_reading, training_report
+from inosgd.cli.train import CHECKPOINTS, resumable
+from inosgd.runs import RunFolder
+from inosgd.studyfile.runs import finish, prepare_again, resume_training
+
+
+def resume_command(
+    run: Annotated[Path, typer.Argument(help="The run folder.")],
+    every: Annotated[int | None, typer.Option(help="Steps between checkpoints; by default a tenth of all.")] = None,
+    allow_factory: Annotated[
+        str | None, typer.Option(help="Import this package.module:factory, which the study names. It runs code.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> None:
+    """Go on with a run from its last checkpoint, to the same model as if it had never stopped.
+
+    The data must be those that the run began with: their checksums are compared.
+    """
+    if every is not None:
+        _validate.whole(1, every=every)
+    folder = RunFolder.open(run)
+    with folder.lock():
+        prepared = prepare_again(folder, allowed_factory=allow_factory, progress=show_reading)
+        resumed = resume_training(folder, prepared)
+        for message in resumed.messages:
+            messages().print(escape(message), soft_wrap=True)
+        interval = every or math.ceil(prepared.trainer.plan.steps / CHECKPOINTS)
+        with resumable(folder):
+            outcome = finish(folder, prepared, resumed.state, every=interval, progress=not as_json)
+    if as_json:
+        typer.echo(json.dumps(training_report(folder, prepared, outcome)))
+        return
+    print_report(folder, prepared, outcome)

@@ -1,0 +1,106 @@
+"""``inosgd train``: from a study file to a trained model, its card and a ledger."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.markup import escape
+
+from inosgd import _validate
+from inosgd.cli.console import messages
+from inosgd.cli.reports import print_report, show_reading, training_report
+from inosgd.errors import InosgdError, InvalidArgumentError
+from inosgd.runs import RunFolder
+from inosgd.studyfile.reading import StudyFile, read_study
+from inosgd.studyfile.runs import Prepared, begin_training, create_run, finish, prepare
+
+CHECKPOINTS = 10
+"""How many checkpoints a run has unless told otherwise."""
+
+
+def train_command(
+    study: Annotated[Path, typer.Argument(help="A study file; `inosgd new` writes one.")],
+    out: Annotated[Path | None, typer.Option(help="The run folder, which must not exist yet.")] = None,
+    every: Annotated[int | None, typer.Option(help="Steps between checkpoints; by default a tenth of all.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Repeatable, and therefore not private: for trying out.")] = None,
+    allow_factory: Annotated[
+        str | None, typer.Option(help="Import this package.module:factory, which the study names. It runs code.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> None:
+    """Train a model on your own data under individual budgets.
+
+    Everything is read, checked, planned and built before a run folder is made: a study with a mistake leaves nothing
+    behind. A run that is interrupted goes on with `inosgd resume`.
+    """
+    if every is not None:
+        _validate.whole(1, every=every)
+    final = _run_path(out, study)
+    described = read_study(study, allowed_factory=allow_factory)
+    prepared = _prepared(described, seed, allow_factory)
+    with _new_run(final, prepared) as run, run.lock():
+        state = begin_training(run, prepared)
+        interval = every or math.ceil(prepared.trainer.plan.steps / CHECKPOINTS)
+        with resumable(run):
+            outcome = finish(run, prepared, state, every=interval, progress=not as_json)
+    if as_json:
+        typer.echo(json.dumps(training_report(run, prepared, outcome)))
+        return
+    print_report(run, prepared, outcome)
+
+
+@contextmanager
+def resumable(run: RunFolder) -> Iterator[None]:
+    """Inside, an interruption says how to go on."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as stop:
+        messages().print(
+            f"interrupted; what was spent is recorded. Go on with: inosgd resume {escape(str(run.path))}",
+            soft_wrap=True,
+        )
+        raise typer.Exit(stop.code if isinstance(stop, SystemExit) else 130) from None  # type: ignore[arg-type]
+
+
+def _run_path(out: Path | None, study: Path) -> Path:
+    final = out if out is not None else Path("runs") / f"{study.stem}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+    if final.exists():
+        raise InvalidArgumentError(f"out={str(final)!r}: it already exists; choose a new folder, or resume it")
+    return final
+
+
+def _prepared(study: StudyFile, seed: int | None, allow_factory: str | None) -> Prepared:
+    if study.schema.data.kind == "table":
+        torch.set_num_threads(1)  # networks this small lose more to waiting for threads than they gain
+    chosen = study.schema.training.seed if seed is None else seed
+    with messages().status("reading, planning and building"):
+        return prepare(
+            study,
+            seed=chosen,
+            allowed_factory=allow_factory,
+            progress=None if study.schema.data.kind == "table" else show_reading,
+        )
+
+
+@contextmanager
+def _new_run(path: Path, prepared: Prepared) -> Iterator[RunFolder]:
+    """A run folder that is removed again if training fails before its first step is recorded."""
+    parent_is_new = not path.parent.exists()
+    run = create_run(path, prepared)
+    try:
+        yield run
+    except (InosgdError, OSError, RuntimeError):
+        if run.read_ledger().steps == 0:
+            shutil.rmtree(run.path)
+            if parent_is_new and not any(path.parent.iterdir()):
+                path.parent.rmdir()
+        raise

@@ -1,0 +1,235 @@
+"""Saved models: weights that run no code, a card for people, and the same for programs.
+
+    model/
+      model.safetensors    the weights
+      model.json           architecture, classes, inputs, privacy
+      model-card.md        the same in words, and how to load the model without inosgd
+
+The folder comes into being whole and replaces an earlier one of its name.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors import torch as safetensors
+from torch import nn
+
+from inosgd.errors import InvalidArgumentError
+from inosgd.files import write_private
+from inosgd.models.recurrent import SequenceClassifier
+
+MODEL_FORMAT = 1
+"""Raised when a key changes its meaning; readers refuse formats they do not know and ignore keys they do not know."""
+
+WEIGHTS, DESCRIPTION, CARD = "model.safetensors", "model.json", "model-card.md"
+
+
+def save_model(folder: Path, model: nn.Module, description: Mapping[str, Any]) -> Path:
+    """Write ``model`` with its ``description`` and card into ``folder``, whole or not at all."""
+    working = folder.parent / f".{folder.name}.{os.getpid()}.partial"
+    working.mkdir(mode=0o700, parents=True)
+    try:
+        fields = {"format": MODEL_FORMAT, **description, "torch_code": torch_code(model, description)}
+        tensors = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in model.state_dict().items()}
+        write_private(working / WEIGHTS, safetensors.save(tensors))
+        write_private(working / DESCRIPTION, (json.dumps(fields, indent=1, allow_nan=False) + "\n").encode())
+        write_private(working / CARD, model_card(fields).encode())
+        if folder.exists():
+            shutil.rmtree(folder)
+        working.rename(folder)
+    except BaseException:
+        shutil.rmtree(working, ignore_errors=True)
+        raise
+    return folder
+
+
+def read_description(folder: Path) -> dict[str, Any]:
+    """What ``model.json`` in ``folder`` says."""
+    path = folder / DESCRIPTION
+    try:
+        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found = fields.get("format")
+    except (OSError, ValueError, AttributeError):
+        raise InvalidArgumentError(
+            f"{path}: there is no model; give the folder that holds {WEIGHTS} and {DESCRIPTION}, such as RUN/model"
+        ) from None
+    if found != MODEL_FORMAT:
+        raise InvalidArgumentError(f"{path}: format={found!r}; this version reads models of format {MODEL_FORMAT}")
+    return fields
+
+
+def load_weights(folder: Path, model: nn.Module) -> nn.Module:
+    """Put the saved weights into ``model``, which must be of the saved architecture; it is then ready to predict."""
+    path = folder / WEIGHTS
+    try:
+        model.load_state_dict(safetensors.load(path.read_bytes()))
+    except (OSError, SafetensorError, RuntimeError) as error:
+        why = str(error).strip().splitlines()[0]
+        raise InvalidArgumentError(f"{path}: cannot be loaded into the saved architecture ({why})") from None
+    return model.eval()
+
+
+def torch_code(model: nn.Module, description: Mapping[str, Any]) -> str:
+    """Python that builds the same architecture as ``model``, without inosgd where it is one of inosgd's own."""
+    if isinstance(model, SequenceClassifier):
+        built = (
+            f"SequenceClassifier(symbols={model.embedding.num_embeddings}, classes={model.head.out_features}, "
+            f"embedding={model.embedding.embedding_dim}, hidden={model.lstm.hidden_size}, padding={model.padding})"
+        )
+        return f"{inspect.getsource(SequenceClassifier)}\n\nmodel = {built}"
+    architecture = description["architecture"]
+    if isinstance(model, nn.Sequential) and ":" not in architecture["name"]:
+        layers = "".join(f"    nn.{layer!r},\n" for layer in model)
+        return f"model = nn.Sequential(\n{layers})"
+    module, _, factory = architecture["name"].partition(":")
+    arguments = "".join(f", {key}={value!r}" for key, value in architecture["arguments"].items())
+    call = (
+        f"{factory}({tuple(architecture['inputs'])}, {architecture['classes']}, seed={architecture['seed']}{arguments})"
+    )
+    return f"from {module} import {factory}\n\nmodel = {call}"
+
+
+def loading_code(fields: Mapping[str, Any]) -> str:
+    """A program that loads the model from its folder with torch and safetensors alone."""
+    return (
+        "import torch\nfrom safetensors.torch import load_file\nfrom torch import nn\n\n"
+        f"{fields['torch_code']}\n"
+        f'model.load_state_dict(load_file("{WEIGHTS}"))\nmodel.eval()\nclasses = {fields["classes"]!r}\n'
+    )
+
+
+def model_card(fields: Mapping[str, Any]) -> str:
+    """The card: what the model is, what it promises, what it does not, and how to use it."""
+    privacy = fields["privacy"]
+    parts = [
+        f"# {fields['title']}",
+        f"A classifier of {len(fields['classes'])} classes ({_listed(fields['classes'])}), trained by inosgd "
+        f"{fields['inosgd']} with individual privacy budgets.",
+        "## Privacy",
+        _privacy_table(privacy),
+        privacy["guarantee"],
+        "### What is not covered",
+        "\n".join(f"- {line}" for line in privacy["not_covered"]),
+    ]
+    if privacy.get("owners"):
+        parts += ["### Owners", _owner_table(privacy["owners"])]
+    if fields.get("evaluation"):
+        parts += ["## Quality on held-out examples", _quality(fields["evaluation"], fields["classes"])]
+    parts += [
+        "## Inputs",
+        inputs_in_words(fields["inputs"]),
+        "## Loading it",
+        "With inosgd: `inosgd predict FOLDER new-data`. Without it, in this folder:",
+        f"```python\n{loading_code(fields)}```",
+        "`model(inputs).argmax(1)` is then the number of the class of each example.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def inputs_in_words(inputs: Mapping[str, Any]) -> str:
+    """How raw data become the model's inputs."""
+    if inputs["kind"] == "images":
+        height, width = inputs["size"]
+        colour = "grey" if inputs["channels"] == 1 else "colour"
+        other = "resized" if inputs["resize"] else "refused"
+        return (
+            f"Images of {height} x {width} pixels in {colour}, as a tensor (examples, {inputs['channels']}, {height}, "
+            f"{width}) of bytes / 127.5 - 1. Images of another size are {other}."
+        )
+    if inputs["kind"] == "npz":
+        shape = ", ".join(str(size) for size in inputs["shape"])
+        if inputs["range"] is None:
+            return f"Whole numbers from 0, the padding, to {inputs['symbols'] - 1}, as a tensor (examples, {shape})."
+        low, high = inputs["range"]
+        fitted = " (fitted to the training data, unaccounted)" if inputs["fitted"] else ""
+        return (
+            f"Numbers from {low:g} to {high:g}{fitted}, as a tensor (examples, {shape}) of 2 (x - low) / (high - low) "
+            "- 1; numbers outside are brought to the ends of the range."
+        )
+    return _columns_in_words(inputs["columns"])
+
+
+def _columns_in_words(columns: list[dict[str, Any]]) -> str:
+    if columns[0]["kind"] == "text":
+        return _text_in_words(columns[0])
+    rows = ["| column | kind | from | to, or categories | fitted |", "| --- | --- | --- | --- | --- |"]
+    for column in columns:
+        fitted = "yes, unaccounted" if column["fitted"] else "no"
+        if column["kind"] == "numeric":
+            rows.append(f"| {_cell(column['name'])} | numeric | {column['low']:g} | {column['high']:g} | {fitted} |")
+        else:
+            names = _cell(", ".join(column["categories"]))
+            rows.append(f"| {_cell(column['name'])} | categorical | | {names} | {fitted} |")
+    explained = (
+        "Columns in this order, side by side. A number x becomes 2 (x - low) / (high - low) - 1, and numbers outside "
+        "the range are brought to its ends. A category becomes as many numbers as there are categories: 1 for its own, "
+        "0 for the others."
+    )
+    return explained + "\n\n" + "\n".join(rows)
+
+
+def _text_in_words(column: Mapping[str, Any]) -> str:
+    how = "1 + each byte of its UTF-8 text"
+    if column["tokens"] == "words":
+        how = f"1 + zlib.crc32(word) % {column['vocabulary_size'] - 1} for each word of its lower-case text (`\\w+`)"
+    return (
+        f"The column {column['name']!r} of text as symbols: {how}, cut after {column['max_length']} and filled up to "
+        "that length with 0."
+    )
+
+
+def _privacy_table(privacy: Mapping[str, Any]) -> str:
+    (low, high), (smallest, largest) = privacy["epsilon"], privacy["delta"]
+    rows = {
+        "budgets": f"epsilon {low:g}" + (f" to {high:g}" if high > low else "") + f", of {_owners(privacy)}",
+        "delta": f"{smallest:g}" + (f" to {largest:g}" if largest > smallest else ""),
+        "unit": "one example, added or removed",
+        "method": f"{privacy['method']}, variant {privacy['variant']}",
+        "steps": str(privacy["steps"]),
+        "accountant": privacy["accountant"],
+        "randomness": privacy["randomness"],
+    }
+    return "\n".join(["| | |", "| --- | --- |", *(f"| {key} | {value} |" for key, value in rows.items())])
+
+
+def _owners(privacy: Mapping[str, Any]) -> str:
+    count = privacy["owner_count"]
+    return "1 owner" if count == 1 else f"{count} owners"
+
+
+def _owner_table(owners: Mapping[str, Mapping[str, float]]) -> str:
+    rows = ["| owner | epsilon | delta | spent |", "| --- | --- | --- | --- |"]
+    rows += [
+        f"| {_cell(name)} | {owner['epsilon']:g} | {owner['delta']:g} | {owner['spent']:.6g} |"
+        for name, owner in owners.items()
+    ]
+    return "\n".join(rows)
+
+
+def _quality(evaluation: Mapping[str, Any], classes: list[str]) -> str:
+    lines = [
+        f"{100 * evaluation['overall']:.1f} % of {evaluation['examples']} held-out examples are classified right"
+        f"{' (mean of the classes)' if evaluation['balanced'] else ''}; {100 * evaluation['worst']:.1f} % in the "
+        "worst-off owner's group."
+    ]
+    if evaluation.get("classes"):
+        lines += ["", "| class | recall |", "| --- | --- |"]
+        for name, recall in zip(classes, evaluation["classes"], strict=False):
+            lines.append(f"| {_cell(name)} | {'-' if recall is None else f'{100 * recall:.1f} %'} |")
+    return "\n".join(lines)
+
+
+def _listed(classes: list[str], most: int = 20) -> str:
+    return ", ".join(classes[:most]) + (", ..." if len(classes) > most else "")
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")

@@ -1,0 +1,293 @@
+"""Runs of a study: everything is checked first, then a run folder comes into being, then training begins.
+
+    prepared = prepare(study, seed=None)             # reads, checks, plans and builds; writes nothing
+    run = create_run(Path("run"), prepared)
+    with run.lock():
+        finish(run, prepared, begin_training(run, prepared), every=100)
+
+What a run folder of a study holds beside `inosgd.runs`: the study file as it was, checksums of the data, what
+owners who joined later brought (``joined.json``), results on held-out examples, and the model. It holds no training
+example, no index of one, and nothing measured on training examples.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from inosgd._arrays import FloatArray
+from inosgd.analysis.evaluation import Evaluation, evaluate
+from inosgd.checkpoint import Checkpoint
+from inosgd.errors import InvalidArgumentError
+from inosgd.files import write_private
+from inosgd.models.saved import load_weights, save_model
+from inosgd.owners import Budget, Owners, OwnerTable
+from inosgd.plan import Plan
+from inosgd.runs import Resumed, RunFolder, begin, resume, train_durably
+from inosgd.studyfile.building import losses, study_method, study_model, study_optimizer, study_source
+from inosgd.studyfile.data import HeldOutExamples, LabelledExamples, StudyData, joined_data, load_data
+from inosgd.studyfile.description import describe, warnings_of
+from inosgd.studyfile.fingerprints import refuse_changes
+from inosgd.studyfile.planning import study_plan
+from inosgd.studyfile.reading import StudyFile, parse_study
+from inosgd.studyfile.sources import Progress
+from inosgd.training import Trainer, TrainingState, torch_seeded_by
+from inosgd.training import every as after_every
+
+PROBED = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A study ready to be trained."""
+
+    study: StudyFile
+    data: StudyData
+    trainer: Trainer
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    seed: int | None
+
+    @property
+    def warnings(self) -> list[str]:
+        """What every report about this training must say."""
+        return warnings_of(self.study, self.data, self.seed)
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """A finished training: where the model is, what every owner spent, and how the model does on held-out examples."""
+
+    model: Path
+    steps: int
+    table: OwnerTable
+    spent: FloatArray
+    evaluation: Evaluation | None
+
+
+def prepare(
+    study: StudyFile, *, seed: int | None, allowed_factory: str | None = None, progress: Progress | None = None
+) -> Prepared:
+    """Read the data, plan and build, so that whatever can fail fails here; nothing is written."""
+    data = load_data(study, progress)
+    _check_delta(study, data.owners.table)
+    model = study_model(study, data, allowed_factory)
+    return _built(study, data, study_plan(study.schema.training, data.owners.table), model, seed)
+
+
+def create_run(path: Path, prepared: Prepared) -> RunFolder:
+    """The run folder of a study that is about to be trained."""
+    study = prepared.study
+    description = {
+        "kind": "study",
+        "study": study.text,
+        "study_path": str(study.path),
+        "folder": str(study.folder),
+        "fingerprints": prepared.data.fingerprints,
+        "seed": prepared.seed,
+        "threads": torch.get_num_threads(),
+    }
+    return RunFolder.create(path, description, prepared.trainer.plan)
+
+
+def begin_training(run: RunFolder, prepared: Prepared) -> TrainingState:
+    """The state before the first step; needs the lock."""
+    return begin(run, prepared.trainer, prepared.model, prepared.optimizer, study_source(prepared.seed))
+
+
+def resume_training(run: RunFolder, prepared: Prepared) -> Resumed:
+    """The state at the last good checkpoint; needs the lock."""
+    return resume(run, prepared.trainer, prepared.model, prepared.optimizer, study_source(prepared.seed))
+
+
+def prepare_again(run: RunFolder, *, allowed_factory: str | None = None, progress: Progress | None = None) -> Prepared:
+    """The study of a run, built again for its current plan.
+
+    Raises:
+        InvalidArgumentError: If a file of the data is not the one that the run began with.
+    """
+    study, description = run_study(run, allowed_factory)
+    torch.set_num_threads(description["threads"])
+    data = load_data(study, progress)
+    refuse_changes(description["fingerprints"], data.fingerprints)
+    plan = run.plan()
+    for joined in _joined(run):
+        extra = joined_data(study, data, Path(joined["path"]), joined["budgets"])
+        refuse_changes({joined["path"]: joined["digest"]}, extra.fingerprints)
+        data = _together(data, extra)
+    data = restricted(data, plan.table)
+    return _built(study, data, plan, study_model(study, data, allowed_factory), description["seed"])
+
+
+def run_study(run: RunFolder, allowed_factory: str | None) -> tuple[StudyFile, dict[str, Any]]:
+    """The study file of a run, and the run's description."""
+    description = run.description()
+    if description.get("kind") != "study":
+        raise InvalidArgumentError(f"run {str(run.path)!r} was not made from a study file: go on with it from Python")
+    path, folder = Path(description["study_path"]), Path(description["folder"])
+    return parse_study(description["study"], path, folder, allowed_factory=allowed_factory), description
+
+
+def finish(run: RunFolder, prepared: Prepared, state: TrainingState, *, every: int, progress: bool = False) -> Outcome:
+    """Take all steps that are left, judge the model by held-out examples, and save it; needs the lock."""
+    interval = prepared.study.schema.evaluation.every
+    callbacks = []
+    if interval is not None and prepared.data.held_out is not None:
+        callbacks.append(after_every(interval, lambda now: _add_metrics(run, prepared, now.model, now.step)))
+    train_durably(run, prepared.trainer, state, every=every, callbacks=callbacks, progress=progress)
+    spent = state.ledger.spent()
+    return save_outcome(prepared, run.path / "model", state.model, state.step, state.ledger.table, spent)
+
+
+def save_outcome(
+    prepared: Prepared, folder: Path, model: nn.Module, steps: int, table: OwnerTable, spent: FloatArray
+) -> Outcome:
+    """Judge the model by held-out examples and save it with its card in ``folder``."""
+    evaluation = judge(prepared, model, steps)
+    description = describe(
+        prepared.study,
+        prepared.data,
+        table=table,
+        spent=spent,
+        steps=steps,
+        seed=prepared.seed,
+        evaluation=evaluation,
+    )
+    save_model(folder, model, description)
+    return Outcome(folder, steps, table, spent, evaluation)
+
+
+def save_checkpoint(run: RunFolder, prepared: Prepared, checkpoint: Checkpoint, folder: Path) -> Outcome:
+    """Write the model of a checkpoint with its card into ``folder``."""
+    ledger = run.read_ledger()
+    model = load_weights(checkpoint.path, prepared.model)
+    return save_outcome(prepared, folder, model, checkpoint.step, ledger.table, ledger.spent(checkpoint.step))
+
+
+def judge(prepared: Prepared, model: nn.Module, step: int) -> Evaluation | None:
+    """How the model does on held-out examples; None if there are none."""
+    held_out = prepared.data.held_out
+    if held_out is None:
+        return None
+    names = prepared.trainer.owners.table.names
+    balanced = prepared.study.schema.evaluation.balanced
+    return evaluate(model, held_out.inputs, held_out.targets, held_out.groups, names, step, balanced=balanced)
+
+
+def add_joined(run: RunFolder, path: Path, budgets: Mapping[str, Budget], digest: str) -> None:
+    """Note what owners who are about to join bring; it counts only once the ledger knows the owners."""
+    entry = {
+        "path": str(path.absolute()),
+        "budgets": {name: [budget.epsilon, budget.delta] for name, budget in budgets.items()},
+        "digest": digest,
+    }
+    kept = [each for each in _joined_entries(run) if not set(each["budgets"]) & set(budgets)]
+    write_private(run.path / "joined.json", json.dumps([*kept, entry], indent=1).encode())
+
+
+def forget_model(run: RunFolder) -> None:
+    """Remove the saved model, because steps that it has seen are about to be given up."""
+    shutil.rmtree(run.path / "model", ignore_errors=True)
+
+
+def restricted(data: StudyData, table: OwnerTable) -> StudyData:
+    """The data of the owners that ``table`` has examples of, in its rows: withdrawn owners leave, their rows stay."""
+    names = np.array(data.owners.table.names, dtype=object)[data.owners.assignment]
+    sizes = {name: size for name, _, size in table}
+    kept = np.flatnonzero([sizes.get(name, 0) > 0 for name in names])
+    budgets = {name: budget for name, budget, _ in table}
+    owners = Owners.from_labels(list(names[kept]), budgets)
+    if owners.table != table:
+        raise InvalidArgumentError(
+            "the data hold other numbers of examples than the run's plan was made for; put back the files that the run "
+            "began with, and those that owners joined with"
+        )
+    rows = torch.from_numpy(kept)
+    inputs = data.examples.inputs
+    chosen = inputs.only(rows) if hasattr(inputs, "only") else inputs[rows]
+    examples = LabelledExamples(chosen, data.examples.targets[rows])
+    return replace(data, owners=owners, examples=examples, held_out=_regrouped(data, table))
+
+
+def _regrouped(data: StudyData, table: OwnerTable) -> HeldOutExamples | None:
+    if data.held_out is None:
+        return None
+    row_of = {name: row for row, name in enumerate(table.names)}
+    new_rows = np.array([*(row_of.get(name, -1) for name in data.owners.table.names), -1])
+    return replace(data.held_out, groups=new_rows[data.held_out.groups])
+
+
+def _together(data: StudyData, extra: StudyData) -> StudyData:
+    """The data of both; owners of ``extra`` come behind, and an owner of both is one."""
+    names = [
+        *np.array(data.owners.table.names, dtype=object)[data.owners.assignment],
+        *np.array(extra.owners.table.names, dtype=object)[extra.owners.assignment],
+    ]
+    budgets = {name: budget for table in (extra.owners.table, data.owners.table) for name, budget, _ in table}
+    ordered = {name: budgets[name] for name in dict.fromkeys((*data.owners.table.names, *extra.owners.table.names))}
+    owners = Owners.from_labels(names, ordered)
+    examples = data.examples.followed_by(extra.examples)
+    joined = replace(data, owners=owners, examples=examples, fingerprints=data.fingerprints | extra.fingerprints)
+    judged = _regrouped(extra, owners.table)
+    if data.held_out is not None and judged is not None:
+        judged = data.held_out.followed_by(judged)
+    return replace(joined, held_out=judged or data.held_out)
+
+
+def _built(study: StudyFile, data: StudyData, plan: Plan, model: nn.Module, seed: int | None) -> Prepared:
+    training = study.schema.training
+    trainer = Trainer(plan, data.owners, data.examples, losses, study_method(training))
+    _probe(trainer, model)
+    return Prepared(study, data, trainer, model, study_optimizer(training, model), seed)
+
+
+def _probe(trainer: Trainer, model: nn.Module) -> None:
+    """The engine's own checks on a few examples, so that a model it refuses is refused before a run exists."""
+    rows = np.arange(min(PROBED, len(trainer.store)))
+    with torch_seeded_by(study_source(0)), trainer.engine.on(model, trainer.losses, trainer.store.take(rows)) as found:
+        found.measure()
+
+
+def _check_delta(study: StudyFile, table: OwnerTable) -> None:
+    """A delta of one over the number of examples, or more, allows publishing one of them: refuse it."""
+    examples = int(table.sizes.sum())
+    worst = int(np.argmax(table.deltas))
+    if not table.deltas[worst] < 1 / examples:
+        raise study.error(
+            "budgets.delta",
+            float(table.deltas[worst]),
+            f"owner {table.names[worst]!r}: with {examples} examples this allows publishing one of them whole; give "
+            f"less than 1 / examples, such as {0.1 / examples:.0e}",
+        )
+
+
+def _add_metrics(run: RunFolder, prepared: Prepared, model: nn.Module, step: int) -> None:
+    evaluation = judge(prepared, model, step)
+    if evaluation is not None:
+        run.add_metrics(step, {key: value for key, value in evaluation.to_json().items() if key != "step"})
+
+
+def _joined_entries(run: RunFolder) -> list[dict[str, Any]]:
+    path = run.path / "joined.json"
+    if not path.exists():
+        return []
+    entries: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    return entries
+
+
+def _joined(run: RunFolder) -> list[dict[str, Any]]:
+    """What owners brought who have joined by the ledger."""
+    names = set(run.read_ledger().table.names)
+    return [
+        {**entry, "budgets": {name: Budget(*budget) for name, budget in entry["budgets"].items()}}
+        for entry in _joined_entries(run)
+        if set(entry["budgets"]) <= names
+    ]
