@@ -21,7 +21,6 @@ of the steps before it.
 from __future__ import annotations
 
 import math
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,7 +32,6 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import nn
 
-from inosgd import _validate
 from inosgd.errors import CheckpointError
 from inosgd.files import read_json, sha256, write_json, write_private
 from inosgd.randomness import SecureSource, SeededSource, source_from_state, without_key
@@ -94,8 +92,8 @@ def checkpoint_name(step: int, position: Position) -> str:
     return f"step-{step:08d}.record-{position.records:08d}"
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint at ``path``, every byte of it compared with its digest.
+def read_checkpoint(path: Path, *, tensors: bool = True) -> Checkpoint:
+    """The checkpoint at ``path``, compared with its digests: every byte, or all but the ``tensors``.
 
     Raises:
         CheckpointError: If a file is missing or damaged, or of a format that this version does not read.
@@ -105,7 +103,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         _check_format(path, fields)
         streams = read_json(path / "streams.json")
         for name, digest in fields["files"].items():
-            if sha256((path / name).read_bytes()) != digest:
+            if tensors and sha256((path / name).read_bytes()) != digest:
                 raise ValueError(f"{name}: its content does not match its digest")
         position = Position(fields["ledger"]["records"], fields["ledger"]["hash"])
         return Checkpoint(path, fields["step"], position, fields["files"]["model.safetensors"], fields, streams)
@@ -202,7 +200,9 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, saved_class: str, saved: 
     sizes = [len(group["params"]) for group in saved["param_groups"]]
     here = [len(group["params"]) for group in optimizer.param_groups]
     if sizes != here:
-        raise CheckpointError(f"optimizer: its groups hold {here} parameters and the checkpoint's {sizes}; use the same")
+        raise CheckpointError(
+            f"optimizer: groups of {here} parameters here and {sizes} in the checkpoint; use the same"
+        )
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     for index, values in saved["state"].items():
         for key, value in values.items():
@@ -229,10 +229,10 @@ def _check_keys(what: str, here: Mapping[str, Any], saved: Mapping[str, Any]) ->
 def _check_same_kind(what: str, here: Any, saved: Any) -> None:
     if not isinstance(saved, torch.Tensor):
         return
-    for name, ours, theirs in (("shape", here.shape, saved.shape), ("dtype", here.dtype, saved.dtype)):
-        if ours != theirs:
-            ours, theirs = (tuple(ours), tuple(theirs)) if name == "shape" else (ours, theirs)
-            raise CheckpointError(f"{what}: {name} {theirs} in the checkpoint and {ours} here; build what was saved")
+    ours, theirs = (tuple(here.shape), here.dtype), (tuple(saved.shape), saved.dtype)
+    for ours_now, saved_then in zip(ours, theirs, strict=True):
+        if ours_now != saved_then:
+            raise CheckpointError(f"{what}: {saved_then} in the checkpoint and {ours_now} here; build what was saved")
 
 
 def _encode(value: Any, tensors: Tensors, path: str) -> Any:

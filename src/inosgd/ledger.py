@@ -25,8 +25,7 @@ does. Format 1 (before checkpoints) had no chain and is refused: such a run cann
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,7 @@ from inosgd.errors import (
 )
 from inosgd.owners import OwnerTable
 from inosgd.plan import Phase, Plan, Terms
-from inosgd.planning.verification import reference_excess, reference_spent
+from inosgd.planning.verification import reference_epsilons
 from inosgd.records import Chain, Position, RecordFile, read_chain
 
 LEDGER_FORMAT = 2
@@ -316,6 +315,10 @@ class Ledger:
         """The owners and budgets as last asked for: those of ``table``, unless training is stopped over others."""
         return self._history.wanted or self.table
 
+    def phases_until(self, step: int) -> tuple[Phase, ...]:
+        """The phases of the first ``step`` steps."""
+        return tuple(self._history.phases_until(step))
+
     def spent(self, until: int | None = None) -> FloatArray:
         """The epsilon each owner has spent at its own delta, in all steps or in the first ``until``."""
         phases = self._history.phases if until is None else self._history.phases_until(until)
@@ -469,7 +472,7 @@ class LedgerReport:
         records: How many records were whole and in their place.
         steps: How many steps stand.
         spent: What each owner has spent, by name, by the ledger's own accountant.
-        reference: The same by dp-accounting.
+        reference: The same by dp-accounting, for one owner of each distinct exposure.
         findings: What is wrong; empty if nothing is.
         notes: What is worth knowing and not wrong, such as a torn last record.
     """
@@ -499,16 +502,44 @@ def verify_ledger(path: Path) -> LedgerReport:
     except LedgerError as error:
         return LedgerReport((error.record or 1) - 1, 0, {}, {}, (Finding(error.record, str(error)),))
     spent = epsilons_spent(history.phases, history.table.deltas, history.accountant)
-    reference = [_reference(history, owner) for owner in range(len(history.table))]
-    names = history.table.names
+    names, reference = history.table.names, _reference(history)
     return LedgerReport(
-        chain.position.records,
-        history.steps,
-        dict(zip(names, spent.tolist(), strict=True)),
-        dict(zip(names, reference, strict=True)),
-        tuple(findings),
-        _messages(chain, cut=False),
+        records=chain.position.records,
+        steps=history.steps,
+        spent=dict(zip(names, spent.tolist(), strict=True)),
+        reference={names[owner]: epsilon for owner, epsilon in reference.items()},
+        findings=tuple(findings),
+        notes=_messages(chain, cut=False),
     )
+
+
+def _audited(chain: Chain) -> tuple[History, list[Finding]]:
+    """What the chain says, and every budget that was passed while it was in force."""
+    history, findings = replay(Chain(chain.bodies[:1], chain.hashes[:1], 0)), []
+    for number, body in enumerate(chain.bodies[1:], start=2):
+        if body["kind"] in ("change", "rollback"):
+            findings += _passed(history, number - 1)
+        history.take(body)
+    return history, [*findings, *_passed(history, len(chain.bodies))]
+
+
+def _passed(history: History, record: int) -> list[Finding]:
+    """The budgets that dp-accounting finds passed by the steps that stand after ``record``."""
+    table, findings = history.table, []
+    for owner, epsilon in _reference(history).items():
+        if not epsilon <= table.epsilons[owner]:
+            findings.append(
+                Finding(
+                    record,
+                    f"after record {record}, owner {table.names[owner]!r} has spent {epsilon:g} by dp-accounting and "
+                    f"allows {table.epsilons[owner]:g}",
+                )
+            )
+    return findings
+
+
+def _reference(history: History) -> dict[int, float]:
+    return reference_epsilons(history.table, history.phases, history.accountant)
 
 
 def replay(chain: Chain) -> History:

@@ -27,12 +27,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from inosgd._arrays import ArrayValue, FloatArray
+import numpy as np
+
+from inosgd import _validate
+from inosgd._arrays import ArrayValue, FloatArray, frozen_floats, frozen_integers
+from inosgd.accounting import epsilons_spent
+from inosgd.checkpoint import Checkpoint, read_checkpoint
+from inosgd.errors import CheckpointError, InfeasibleError, InvalidArgumentError, UnknownOwnerError
+from inosgd.ledger import Ledger, widened
 from inosgd.owners import Budget, OwnerTable
-from inosgd.plan import Plan
-from inosgd.planning import Fairness
+from inosgd.plan import Phase, Plan
+from inosgd.planning import Fairness, make_plan
 from inosgd.records import Position
 from inosgd.runs import RunFolder
+
+LEAST_LEFT = 1e-3
+"""An owner with less than this share of its epsilon left rests: it could take part in next to nothing."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +115,28 @@ class Proposal(ArrayValue):
 
 
 def propose(run: RunFolder, changes: Changes, settings: PlanSettings | None = None) -> Proposal:
-    """What follows from ``changes``; nothing is changed, and no lock is needed."""
-    raise NotImplementedError
+    """What follows from ``changes``; nothing is changed, and no lock is needed.
+
+    A budget that stands unanswered, because training was stopped over it, is asked for again unless ``changes`` says
+    otherwise. Steps that were recorded after the last checkpoint are given up: their outcome is lost.
+
+    Raises:
+        InvalidArgumentError: If ``changes`` or ``settings`` make no sense for this run.
+        UnknownOwnerError: If an owner withdraws that the ledger does not have.
+    """
+    ledger, settings = run.read_ledger(), settings or PlanSettings()
+    table = changed_table(ledger, changes)
+    past = _Past(ledger, table)
+    step = _last_allowed_step(run, past)
+    if step < ledger.released:
+        return past.proposal("stop", _released_reason(past), ledger.steps)
+    current = run.plan()
+    try:
+        plan, resting = _plan_from(past, step, current, settings)
+    except InfeasibleError as error:
+        return past.proposal("stop", f"no plan exists for what is left: {error}", ledger.steps)
+    action = "continue" if step == ledger.steps else "roll back"
+    return past.proposal(action, _reason(past, step, plan), step, plan, resting)
 
 
 def carry_out(run: RunFolder, proposal: Proposal) -> None:
@@ -119,4 +149,188 @@ def carry_out(run: RunFolder, proposal: Proposal) -> None:
     Raises:
         InvalidArgumentError: If the ledger has moved on since the proposal; propose again.
     """
-    raise NotImplementedError
+    ledger = run.open_ledger()
+    try:
+        if ledger.position != proposal.position:
+            raise InvalidArgumentError("proposal: the run has moved on since it was made; propose again")
+        if proposal.plan is None:
+            ledger.mark_stop(proposal.reason, proposal.table)
+        else:
+            ledger.mark_change(proposal.step, proposal.table, run.add_plan(proposal.plan))
+    finally:
+        ledger.close()
+    if proposal.plan is not None:
+        run.forget_after(proposal.step)
+
+
+def changed_table(ledger: Ledger, changes: Changes) -> OwnerTable:
+    """The owners and budgets that ``changes`` ask for: rows stay, owners that join come after them.
+
+    An owner that withdraws keeps its row with no examples, and the budget under which it has spent what it has.
+    """
+    asked: dict[str, tuple[Budget, int]] = {name: (budget, size) for name, budget, size in ledger.wanted}
+    honoured = {name: budget for name, budget, _ in ledger.table}
+    _check_changes(changes, asked)
+    for name in {**changes.budgets, **changes.sizes}:
+        budget = changes.budgets[name] if name in changes.budgets else asked[name][0]
+        size = changes.sizes[name] if name in changes.sizes else asked.get(name, (budget, 0))[1]
+        _check_size(name, size)
+        asked[name] = (budget, size)
+    for name in changes.withdrawn:
+        asked[name] = (honoured.get(name, asked[name][0]), 0)
+    names = [name for name in asked if name in honoured or asked[name][1] > 0]
+    budgets = [asked[name][0] for name in names]
+    return OwnerTable(
+        tuple(names),
+        frozen_floats([budget.epsilon for budget in budgets]),
+        frozen_floats([budget.delta for budget in budgets]),
+        frozen_integers([asked[name][1] for name in names]),
+    )
+
+
+class _Past:
+    """The steps that stand, seen from the budgets that are asked for."""
+
+    def __init__(self, ledger: Ledger, table: OwnerTable) -> None:
+        self.ledger, self.table = ledger, table
+
+    def phases(self, step: int) -> tuple[Phase, ...]:
+        """The phases of the first ``step`` steps, with a row for everybody."""
+        return tuple(widened(phase, len(self.table)) for phase in self.ledger.phases_until(step))
+
+    def spent(self, step: int) -> FloatArray:
+        """What the first ``step`` steps have cost everybody, at the deltas that are asked for."""
+        return epsilons_spent(self.phases(step), self.table.deltas, self.ledger.accountant)
+
+    def allows(self, step: int) -> bool:
+        """Whether everybody allows what the first ``step`` steps have cost."""
+        return bool((self.spent(step) <= self.table.epsilons).all())
+
+    def first_over(self, step: int) -> tuple[str, float, float]:
+        """An owner that does not allow the first ``step`` steps: its name, what it has spent, what it allows."""
+        spent = self.spent(step)
+        owner = int(np.argmax(spent / self.table.epsilons))
+        return self.table.names[owner], float(spent[owner]), float(self.table.epsilons[owner])
+
+    def proposal(
+        self, action: str, reason: str, step: int, plan: Plan | None = None, resting: tuple[str, ...] = ()
+    ) -> Proposal:
+        ledger = self.ledger
+        spent, kept = self.spent(ledger.steps), self.spent(step)
+        return Proposal(
+            action, reason, step, ledger.steps, ledger.released, self.table, plan, spent, kept, resting, ledger.position
+        )
+
+
+def _check_changes(changes: Changes, asked: Mapping[str, object]) -> None:
+    for name in changes.withdrawn:
+        if name not in asked:
+            raise UnknownOwnerError(name, f"owner {name!r} cannot withdraw: the ledger has no such owner")
+        if name in changes.budgets or name in changes.sizes:
+            raise InvalidArgumentError(f"owner {name!r}: it cannot withdraw and have a budget at once; ask for one")
+    for name in changes.sizes:
+        if name not in asked and name not in changes.budgets:
+            raise UnknownOwnerError(name, f"owner {name!r} has a size and no budget: add it to budgets")
+
+
+def _check_size(name: str, size: int) -> None:
+    _validate.whole(0, **{f"sizes[{name!r}]": size})
+    if size == 0:
+        raise InvalidArgumentError(
+            f"budgets[{name!r}]: the owner has no examples, or has withdrawn; give their number in sizes to let it join"
+        )
+
+
+def _last_allowed_step(run: RunFolder, past: _Past) -> int:
+    """The step of the last whole checkpoint whose spending everybody allows; -1 if there is none."""
+    found = run.checkpoints()
+    if not found:
+        raise InvalidArgumentError(f"run {str(run.path)!r} has no checkpoint yet: resume it first")
+    for checkpoint in reversed(found):
+        if past.allows(checkpoint.step) and _is_whole(checkpoint):
+            return checkpoint.step
+    return -1
+
+
+def _is_whole(checkpoint: Checkpoint) -> bool:
+    try:
+        read_checkpoint(checkpoint.path)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _plan_from(past: _Past, step: int, current: Plan, settings: PlanSettings) -> tuple[Plan, tuple[str, ...]]:
+    """The plan whose first ``step`` steps stand, and the owners that rest in what comes after."""
+    steps = current.steps if settings.steps is None else settings.steps
+    if steps < step:
+        raise _validate.fail("steps", steps, f"{step} steps stand; ask for as many or more, all counted")
+    phases, spent = past.phases(step), past.spent(step)
+    if steps == step:
+        return Plan(past.table, phases, current.variant, current.accountant, spent), ()
+    shares = np.where(past.table.sizes > 0, spent / past.table.epsilons, 0.0)
+    rests = shares > 1 - LEAST_LEFT
+    while True:
+        resting = tuple(name for name, rest in zip(past.table.names, rests, strict=True) if rest)
+        try:
+            return _planned(past.table, phases, steps - step, current, settings, resting), resting
+        except InfeasibleError as error:
+            if error.owner is None or shares[past.table.names.index(error.owner)] == 0:
+                raise
+            rests = rests | (shares >= shares[past.table.names.index(error.owner)])
+
+
+def _planned(
+    table: OwnerTable,
+    past: tuple[Phase, ...],
+    steps: int,
+    current: Plan,
+    settings: PlanSettings,
+    resting: tuple[str, ...],
+) -> Plan:
+    last = current.phases[-1].terms
+    taking_part = sum(size for name, _, size in table if name not in resting)
+    threshold = settings.clipping_threshold or _mean_threshold(current)
+    return make_plan(
+        table,
+        steps=steps,
+        variant=settings.variant or current.variant,
+        expected_batch_size=min(settings.expected_batch_size or last.expected_batch_size, max(taking_part, 1)),
+        clipping_threshold=threshold,
+        accountant=current.accountant,
+        fairness=settings.fairness,
+        profile_margin=settings.profile_margin,
+        verify=settings.verify,
+        past=past,
+        resting=resting,
+    )
+
+
+def _mean_threshold(plan: Plan) -> float:
+    """The mean threshold of the last phase over the records that take part in it."""
+    terms = plan.phases[-1].terms
+    weights = np.where(terms.sampling_rates > 0, plan.table.sizes, 0)
+    return float(np.average(terms.clipping_thresholds, weights=weights))
+
+
+def _released_reason(past: _Past) -> str:
+    owner, spent, allowed = past.first_over(past.ledger.released)
+    return (
+        f"owner {owner!r} allows epsilon={allowed:g}, and had spent {spent:.4g} when the model was released after step "
+        f"{past.ledger.released}; what a release has spent cannot be given back, so training stops here; the owner may "
+        "allow that much, or withdraw"
+    )
+
+
+def _reason(past: _Past, step: int, plan: Plan) -> str:
+    recorded, left = past.ledger.steps, plan.steps - step
+    ahead = f"{left} more steps are planned with what is left" if left else "no steps are left; ask for more to go on"
+    if step == recorded:
+        return f"everybody allows what {step} steps have spent; {ahead}"
+    if past.allows(recorded):
+        return f"{recorded - step} recorded steps came after the last checkpoint and their outcome is lost; {ahead}"
+    owner, spent, allowed = past.first_over(recorded)
+    return (
+        f"owner {owner!r} allows epsilon={allowed:g} and has spent {spent:.4g}; the checkpoint after step {step} is "
+        f"the last that everybody allows, and the {recorded - step} steps after it are given up; {ahead}"
+    )

@@ -33,7 +33,7 @@ import os
 import shutil
 import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
@@ -191,8 +191,13 @@ class RunFolder:
         return sha256(content)
 
     def checkpoints(self) -> list[Checkpoint]:
-        """The checkpoints that are whole and stand by the ledger, the newest last; damaged ones are left out."""
-        return self._checkpoints()[0]
+        """The checkpoints that stand by the ledger, the newest last; ones that cannot be read are left out.
+
+        Their tensors are not read; `inosgd.checkpoint.read_checkpoint` compares every byte.
+        """
+        chain = read_chain(self.ledger_path)
+        standing = [each for each in self._readable(tensors=False) if stands(each, chain)]
+        return sorted(standing, key=lambda each: (each.step, each.position.records))
 
     def checkpoint_at(self, step: int) -> Checkpoint:
         """The newest checkpoint after ``step`` steps."""
@@ -207,7 +212,7 @@ class RunFolder:
 
         Call it before the model is handed out: spending up to ``step`` is never given back from then on.
         """
-        chosen = self.checkpoint_at(step) if step is not None else _last(self)
+        chosen = read_checkpoint((self.checkpoint_at(step) if step is not None else _last(self)).path)
         ledger = self.open_ledger()
         try:
             ledger.mark_release(chosen.step, chosen.model_digest)
@@ -239,18 +244,28 @@ class RunFolder:
             if path not in standing and not path.name.startswith(".damaged-"):
                 shutil.rmtree(path)
 
-    def _checkpoints(self) -> tuple[list[Checkpoint], list[str]]:
-        chain = read_chain(self.ledger_path)
-        found, messages = [], []
-        for path in sorted(self.checkpoints_path.glob("step-*")):
-            try:
-                checkpoint = read_checkpoint(path)
-            except CheckpointError as error:
-                messages.append(str(error))
-                continue
-            if stands(checkpoint, chain):
-                found.append(checkpoint)
-        return sorted(found, key=lambda each: (each.step, each.position.records)), messages
+    def roll_back(self, step: int) -> None:
+        """Give up the steps after the checkpoint at ``step``, which nobody outside has seen; needs the lock.
+
+        Raises:
+            AlreadyReleasedError: If the model was released after a later step.
+        """
+        self.checkpoint_at(step)
+        ledger = self.open_ledger()
+        try:
+            ledger.mark_rollback(step)
+        finally:
+            ledger.close()
+        self.forget_after(step)
+
+    def _readable(self, *, tensors: bool) -> Iterator[Checkpoint]:
+        for path in self.checkpoint_paths():
+            with suppress(CheckpointError):
+                yield read_checkpoint(path, tensors=tensors)
+
+    def checkpoint_paths(self) -> list[Path]:
+        """The folders of all checkpoints, damaged ones too, the oldest first."""
+        return sorted(self.checkpoints_path.glob("step-*"))
 
 
 def stands(checkpoint: Checkpoint, chain: Chain) -> bool:
@@ -369,11 +384,12 @@ def train_durably(
     the plan is finished and its last checkpoint is whole, no checkpoint keeps a key of its random streams.
     """
     run.require_lock()
+    recent = run.checkpoints()
 
     def save(at: TrainingState) -> None:
-        write_checkpoint(run.checkpoints_path, at)
-        for old in run.checkpoints()[:-2]:
-            erase_keys(old)
+        recent.append(write_checkpoint(run.checkpoints_path, at))
+        while len(recent) > 2:
+            erase_keys(recent.pop(0))
 
     fit(trainer, state, steps=steps, callbacks=[*callbacks, after_every(every, save)], progress=progress)
     if state.step % every:
@@ -395,7 +411,9 @@ def verify_run(run: RunFolder) -> LedgerReport:
     findings: list[Finding] = []
     notes = list(report.notes)
     try:
-        notes += run._checkpoints()[1]
+        chain = read_chain(run.ledger_path)
+        for path in run.checkpoint_paths():
+            notes += _damage(path, chain)
         run.plan()
     except LedgerError as error:
         findings.append(Finding(error.record, str(error)))
@@ -404,16 +422,28 @@ def verify_run(run: RunFolder) -> LedgerReport:
     return replace(report, findings=tuple(findings), notes=tuple(notes))
 
 
+def _damage(path: Path, chain: Chain) -> list[str]:
+    """What is wrong with a checkpoint; `LedgerError` if it is the ledger that does not fit it."""
+    try:
+        stands(read_checkpoint(path), chain)
+    except CheckpointError as error:
+        return [str(error)]
+    return []
+
+
 def _last_good(run: RunFolder, messages: list[str]) -> Checkpoint | None:
-    """The newest whole checkpoint that stands; damaged ones are set aside, with a message."""
-    for path in sorted(run.checkpoints_path.glob("step-*")):
+    """The newest checkpoint that stands and is whole; damaged ones on the way are set aside, with a message."""
+    standing = {checkpoint.path for checkpoint in run.checkpoints()}
+    for path in reversed(run.checkpoint_paths()):
         try:
-            read_checkpoint(path)
+            checkpoint = read_checkpoint(path)
         except CheckpointError as error:
             path.rename(path.parent / f".damaged-{path.name}")
             messages.append(f"{error}; it was set aside")
-    found = run.checkpoints()
-    return found[-1] if found else None
+            continue
+        if path in standing:
+            return checkpoint
+    return None
 
 
 def _check_unbegun(run: RunFolder, ledger: Ledger, source: RandomSource | None) -> None:
@@ -422,7 +452,7 @@ def _check_unbegun(run: RunFolder, ledger: Ledger, source: RandomSource | None) 
             f"run {str(run.path)!r} has {ledger.steps} recorded steps and no whole checkpoint; restore one from a copy"
         )
     if source is None:
-        raise CheckpointError(f"run {str(run.path)!r} has not begun: there is no checkpoint; begin it, or give a source")
+        raise CheckpointError(f"run {str(run.path)!r} has no checkpoint and has not begun: begin it, or give a source")
 
 
 def _last_return(run: RunFolder) -> int:

@@ -6,8 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
+from scipy.special import log_ndtr, ndtr
 
 from inosgd._arrays import FloatArray, IntArray, distinct_rows
+from inosgd.accounting import Exposures, epsilons
 from inosgd.accounting.privacy_loss import RESOLUTION
 from inosgd.accounting.profile import gaussian_profile
 from inosgd.owners import OwnerTable
@@ -37,6 +39,8 @@ class BudgetClasses:
         limit_deltas: Where on its privacy profile each class is limited, a column per limit; the first is its delta.
         limit_epsilons: The epsilon allowed at each of them; the first is its budget.
         many: Whether there are so many classes that solving them less closely is worth it.
+        past: What the examples of each class have been exposed to before; counts against the budget.
+        mu: The Gaussian parameter that the class still allows, by the central limit; a guess to start from.
     """
 
     epsilons: FloatArray
@@ -47,6 +51,8 @@ class BudgetClasses:
     limit_deltas: FloatArray
     limit_epsilons: FloatArray
     many: bool
+    past: tuple[Exposures, ...]
+    mu: FloatArray
 
     def __len__(self) -> int:
         return len(self.epsilons)
@@ -69,29 +75,81 @@ class BudgetClasses:
             self.limit_deltas[chosen],
             self.limit_epsilons[chosen],
             self.many,
+            self.past_of(chosen),
+            self.mu[chosen],
         )
+
+    def past_of(self, chosen: IntArray) -> tuple[Exposures, ...]:
+        """The past of some of the classes; one may be chosen several times."""
+        return tuple(Exposures(rates[chosen], multipliers[chosen], steps) for rates, multipliers, steps in self.past)
 
     def tightened(self, factor: float) -> BudgetClasses:
         """The same classes with every epsilon divided by ``factor``."""
         return replace(self, epsilons=self.epsilons / factor, limit_epsilons=self.limit_epsilons / factor)
 
     @classmethod
-    def of(cls, table: OwnerTable, profile_margin: float | None = None) -> Self:
+    def of(
+        cls,
+        table: OwnerTable,
+        profile_margin: float | None = None,
+        past: tuple[Exposures, ...] = (),
+        accountant: str = "pld",
+    ) -> Self:
         """The classes of ``table``.
 
         With a ``profile_margin`` m, epsilon at delta / 10, / 100 and / 1000 is limited too: to (1 + m) times that of
-        a plain Gaussian mechanism with the same budget.
+        a plain Gaussian mechanism with the same budget. Owners with a different ``past`` are in different classes;
+        within a delta, classes come by what is left.
         """
-        deltas, epsilons = table.deltas, table.epsilons
-        first, of_owner = distinct_rows(deltas, epsilons)
+        deltas, epsilons_allowed = table.deltas, table.epsilons
+        lived = [column for exposures in past for column in exposures[:2]]
+        first, of_owner = distinct_rows(deltas, epsilons_allowed, *lived)
         if len(first) > MOST_EXACT:
             deltas = _rounded_down(deltas, DELTA_GRID) if len(np.unique(deltas)) > 8 else deltas
-            epsilons = _rounded_down(epsilons, EPSILON_GRID)
-            first, of_owner = distinct_rows(deltas, epsilons, then_by=table.epsilons)
+            epsilons_allowed = _rounded_down(epsilons_allowed, EPSILON_GRID)
+            first, of_owner = distinct_rows(deltas, epsilons_allowed, *lived, then_by=table.epsilons)
+        spent_before = tuple(Exposures(rates[first], multipliers[first], steps) for rates, multipliers, steps in past)
+        mu = _mu_left(epsilons_allowed[first], deltas[first], spent_before, accountant)
         records = np.bincount(of_owner, weights=table.sizes, minlength=len(first)).astype(np.int64)
         names = tuple(table.names[row] for row in first)
-        limits = _limits(epsilons[first], deltas[first], profile_margin)
-        return cls(epsilons[first], deltas[first], records, of_owner, names, *limits, many=len(first) > MOST_EXACT)
+        limits = _limits(epsilons_allowed[first], deltas[first], profile_margin)
+        many = len(first) > MOST_EXACT
+        classes = cls(epsilons_allowed[first], deltas[first], records, of_owner, names, *limits, many, spent_before, mu)
+        return classes if not past else classes._by_what_is_left()
+
+    def _by_what_is_left(self) -> Self:
+        order = np.lexsort((self.mu, self.deltas))
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = np.arange(len(order))
+        return replace(self.only(order), of_owner=place[self.of_owner])  # type: ignore[return-value]
+
+
+def gaussian_mu(epsilon: FloatArray, delta: FloatArray) -> FloatArray:
+    """The mu whose Gaussian mechanism N(mu, 1) against N(0, 1) has exactly these (epsilon, delta).
+
+    delta = Phi(mu / 2 - epsilon / mu) - exp(epsilon) Phi(-mu / 2 - epsilon / mu), solved by bisection.
+
+    >>> float(np.round(gaussian_mu(np.array([1.0]), np.array([1e-5]))[0], 3))
+    0.268
+    """
+    low, high = np.full(np.shape(epsilon), -20.0), np.full(np.shape(epsilon), 8.0)
+    for _ in range(60):
+        middle = (low + high) / 2
+        mu = np.exp(middle)
+        reached = ndtr(mu / 2 - epsilon / mu) - np.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu))
+        low, high = np.where(reached <= delta, middle, low), np.where(reached <= delta, high, middle)
+    solved: FloatArray = np.exp(low)
+    return solved
+
+
+def _mu_left(allowed: FloatArray, deltas: FloatArray, past: tuple[Exposures, ...], accountant: str) -> FloatArray:
+    """Squares of mu add up under composition: what is left of the square, and at least a ten-thousandth of mu."""
+    mu = gaussian_mu(allowed, deltas)
+    if not past:
+        return mu
+    spent = gaussian_mu(np.minimum(epsilons(past, deltas, accountant), allowed), deltas)
+    left: FloatArray = np.sqrt(np.maximum(mu**2 - spent**2, (1e-4 * mu) ** 2))
+    return left
 
 
 def _limits(epsilons: FloatArray, deltas: FloatArray, margin: float | None) -> tuple[FloatArray, FloatArray]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from inosgd import _validate
-from inosgd._arrays import FloatArray
-from inosgd.accounting import epsilons_spent
-from inosgd.errors import InvalidArgumentError
+from inosgd._arrays import FloatArray, IntArray
+from inosgd.accounting import Exposures, epsilons_spent
+from inosgd.errors import InfeasibleError, InvalidArgumentError
 from inosgd.owners import OwnerTable
 from inosgd.plan import Phase, Plan, Terms
 from inosgd.planning.classes import BudgetClasses
@@ -34,6 +35,8 @@ def make_plan(
     fairness: Fairness | None = None,
     profile_margin: float | None = None,
     verify: bool = True,
+    past: Sequence[Phase] | None = None,
+    resting: Collection[str] = (),
 ) -> Plan:
     """A plan that uses every budget as far as its variant allows, and never more.
 
@@ -53,10 +56,14 @@ def make_plan(
         profile_margin: Keep epsilon at delta / 10, / 100 and / 1000 within (1 + margin) of what a plain Gaussian
             mechanism with the same budget has there; None limits epsilon at delta alone.
         verify: Whether dp-accounting checks the plan too.
+        past: Phases that the owners of ``table`` have been through already. They open the plan, and what they cost
+            counts: ``steps`` more are planned with what is left. Owners without examples are then not sampled.
+        resting: With a past, owners that are not sampled any more.
 
     Guarantee:
-        The plan's ``spent`` is an upper bound by ``accountant`` and does not exceed any budget; with ``verify``,
-        dp-accounting agrees for every distinct budget (a sample of them where there are more than 200).
+        The plan's ``spent``, of all its phases together, is an upper bound by ``accountant`` and does not exceed any
+        budget; with ``verify``, dp-accounting agrees for every distinct budget (a sample of them where there are more
+        than 200).
     """
     _validate.whole(1, steps=steps)
     if variant not in VARIANTS:
@@ -65,15 +72,20 @@ def make_plan(
         _validate.non_negative(profile_margin=profile_margin)
     target = Target(expected_batch_size, clipping_threshold, noise_scale)
     target.check_for(variant)
-    target.check_against(table)
-    request = Request(BudgetClasses.of(table, profile_margin), steps, target, accountant, fairness or Fairness())
+    rows = _taking_part(table, past, resting)
+    part = _part(table, rows)
+    target.check_against(part)
+    phases = tuple(past or ())
+    classes = BudgetClasses.of(part, profile_margin, _exposures(phases, rows), accountant)
+    request = Request(classes, steps, target, accountant, fairness or Fairness(), phases, rows)
     plan = _planned(table, request, variant)
     return _verified(plan, table, request) if verify else plan
 
 
 def _planned(table: OwnerTable, request: Request, variant: str) -> Plan:
     solution = VARIANTS[variant](request)
-    phases = (Phase(request.steps, _terms(table, request, solution)),)
+    terms = _terms(_part(table, request.rows), request, solution)
+    phases = (*request.past, Phase(request.steps, _for_all(table, request, terms)))
     return Plan(table, phases, variant, request.accountant, _spent(table, phases, request, solution))
 
 
@@ -90,7 +102,7 @@ def _verified(plan: Plan, table: OwnerTable, request: Request) -> Plan:
 
 def _spent(table: OwnerTable, phases: tuple[Phase, ...], request: Request, solution: Solution) -> FloatArray:
     """What the phases cost each owner: computed afresh, or with many classes what each was certified for."""
-    if request.classes.many:
+    if request.classes.many and not request.past:
         return solution.spent[request.classes.of_owner]
     return epsilons_spent(phases, table.deltas, request.accountant)
 
@@ -104,3 +116,38 @@ def _terms(table: OwnerTable, request: Request, solution: Solution) -> Terms:
     # One part in 10^12 to the private side: a quotient that rounds up would undo a certified multiplier.
     thresholds = noise_scale * inverse_multipliers * (1 - 1e-12)
     return Terms.for_owners(table, solution.rates[request.classes.of_owner], thresholds, noise_scale)
+
+
+def _taking_part(table: OwnerTable, past: Sequence[Phase] | None, resting: Collection[str]) -> IntArray:
+    """The rows of the owners that will be sampled: all, or with a past those with examples that do not rest."""
+    if past is None:
+        return np.arange(len(table))
+    rests = np.array([name in resting for name in table.names])
+    rows = np.flatnonzero((table.sizes > 0) & ~rests)
+    if not len(rows):
+        raise InfeasibleError("owners: none is left that has examples and anything to spend; raise a budget")
+    return rows
+
+
+def _part(table: OwnerTable, rows: IntArray) -> OwnerTable:
+    """Some rows of the table."""
+    if len(rows) == len(table):
+        return table
+    names = tuple(table.names[row] for row in rows)
+    return OwnerTable(names, table.epsilons[rows], table.deltas[rows], table.sizes[rows])
+
+
+def _exposures(phases: tuple[Phase, ...], rows: IntArray) -> tuple[Exposures, ...]:
+    return tuple(
+        Exposures(phase.terms.sampling_rates[rows], phase.terms.noise_multipliers()[rows], phase.steps)
+        for phase in phases
+    )
+
+
+def _for_all(table: OwnerTable, request: Request, terms: Terms) -> Terms:
+    """The terms with a row for everybody: those who take no part are not sampled, whatever their threshold."""
+    if len(request.rows) == len(table):
+        return terms
+    rates, thresholds = np.zeros(len(table)), np.full(len(table), terms.clipping_thresholds.min())
+    rates[request.rows], thresholds[request.rows] = terms.sampling_rates, terms.clipping_thresholds
+    return Terms(rates, thresholds, terms.noise_scale, terms.expected_batch_size)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
 from inosgd import _validate
-from inosgd._arrays import FloatArray
+from inosgd._arrays import FloatArray, IntArray
 from inosgd.errors import InfeasibleError, InvalidArgumentError
 from inosgd.owners import OwnerTable
+from inosgd.plan import Phase
 from inosgd.planning.classes import BudgetClasses
-from inosgd.planning.solving import gaussian_mu
 
 
 @dataclass(frozen=True)
@@ -77,13 +76,18 @@ class Target:
 
 @dataclass(frozen=True, eq=False)
 class Request:
-    """A target for classes of budgets."""
+    """A target for classes of budgets.
+
+    ``past`` holds the phases before, and ``rows`` the owners that take part from now on; they make up the classes.
+    """
 
     classes: BudgetClasses
     steps: int
     target: Target
     accountant: str
     fairness: Fairness
+    past: tuple[Phase, ...]
+    rows: IntArray
 
     @property
     def batch(self) -> float:
@@ -95,7 +99,7 @@ class Request:
         """The common rate of plans that treat all records alike."""
         return self.batch / float(self.classes.records.sum())
 
-    @cached_property
+    @property
     def mu(self) -> FloatArray:
-        """The Gaussian parameter that each class allows."""
-        return gaussian_mu(self.classes.epsilons, self.classes.deltas)
+        """The Gaussian parameter that each class still allows."""
+        return self.classes.mu

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy.interpolate import PchipInterpolator
-from scipy.special import log_ndtr, ndtr
 
 from inosgd._arrays import FloatArray, IntArray
 from inosgd.accounting import Exposures, epsilons
@@ -62,7 +61,7 @@ def solve_multipliers(classes: BudgetClasses, rates: FloatArray, steps: int, acc
     def evaluate(knobs: FloatArray, which: IntArray) -> FloatArray:
         return _budget_used(classes, which, Exposures(rates[which], np.exp(-knobs), steps), accountant)
 
-    guess = -np.log(guess_multipliers(gaussian_mu(classes.epsilons, classes.deltas), rates, steps))
+    guess = -np.log(guess_multipliers(classes.mu, rates, steps))
     lowest, highest = -np.log(LARGEST_MULTIPLIER), -np.log(SMALLEST_MULTIPLIER)
     knobs, spent = _solve_all(evaluate, classes, np.clip(guess, lowest, highest), lowest, highest)
     return Solution(rates, np.exp(-knobs), spent)
@@ -78,7 +77,7 @@ def solve_rates(
         return _budget_used(classes, which, exposures, accountant)
 
     if guess is None:
-        guess = guess_rates(gaussian_mu(classes.epsilons, classes.deltas), multiplier, steps)
+        guess = guess_rates(classes.mu, multiplier, steps)
     knobs = np.log(np.clip(guess, SMALLEST_RATE, 1.0))
     solved, spent = _solve_all(evaluate, classes, knobs, np.log(SMALLEST_RATE), 0.0)
     return Solution(np.exp(solved), np.full(len(classes), multiplier), spent)
@@ -87,29 +86,12 @@ def solve_rates(
 def _budget_used(classes: BudgetClasses, which: IntArray, exposures: Exposures, accountant: str) -> FloatArray:
     """The epsilon that is used of each budget; where another limit is used more, that share of the budget."""
     limits = classes.limit_deltas.shape[1]
-    repeated = Exposures(np.tile(exposures[0], limits), np.tile(exposures[1], limits), exposures.steps)
+    all_exposures = [*classes.past_of(which), exposures]
+    repeated = [Exposures(np.tile(rates, limits), np.tile(zs, limits), steps) for rates, zs, steps in all_exposures]
     deltas = classes.limit_deltas[which].T.ravel()
-    reached = epsilons([repeated], deltas, accountant, resolution=classes.resolution).reshape(limits, -1)
+    reached = epsilons(repeated, deltas, accountant, resolution=classes.resolution).reshape(limits, -1)
     shares: FloatArray = (reached / classes.limit_epsilons[which].T).max(axis=0)
     return shares * classes.epsilons[which]
-
-
-def gaussian_mu(epsilon: FloatArray, delta: FloatArray) -> FloatArray:
-    """The mu whose Gaussian mechanism N(mu, 1) against N(0, 1) has exactly these (epsilon, delta).
-
-    delta = Phi(mu / 2 - epsilon / mu) - exp(epsilon) Phi(-mu / 2 - epsilon / mu), solved by bisection.
-
-    >>> float(np.round(gaussian_mu(np.array([1.0]), np.array([1e-5]))[0], 3))
-    0.268
-    """
-    low, high = np.full(np.shape(epsilon), -20.0), np.full(np.shape(epsilon), 8.0)
-    for _ in range(60):
-        middle = (low + high) / 2
-        mu = np.exp(middle)
-        reached = ndtr(mu / 2 - epsilon / mu) - np.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu))
-        low, high = np.where(reached <= delta, middle, low), np.where(reached <= delta, high, middle)
-    solved: FloatArray = np.exp(low)
-    return solved
 
 
 def guess_multipliers(mu: FloatArray, rates: FloatArray, steps: int) -> FloatArray:
@@ -126,7 +108,9 @@ def guess_rates(mu: FloatArray, multiplier: float, steps: int) -> FloatArray:
 
 
 def anchors_of(classes: BudgetClasses) -> IntArray:
-    """A few classes of each delta, from the strictest to the most liberal."""
+    """A few classes of each delta, from the strictest to the most liberal; all of them where the past matters."""
+    if classes.past:
+        return np.arange(len(classes))
     chosen = []
     for delta in np.unique(classes.deltas):
         members = np.flatnonzero(classes.deltas == delta)
@@ -136,6 +120,8 @@ def anchors_of(classes: BudgetClasses) -> IntArray:
 
 def spread_from_anchors(classes: BudgetClasses, anchors: IntArray, values: FloatArray) -> FloatArray:
     """Values at the anchors, interpolated in log epsilon to all classes of the same delta."""
+    if len(anchors) == len(classes):
+        return values
     spread = np.empty(len(classes))
     log_budgets = np.log(classes.epsilons)
     for delta in np.unique(classes.deltas):

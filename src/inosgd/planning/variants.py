@@ -99,7 +99,7 @@ def _with_multipliers(request: Request, rates: FloatArray) -> Solution:
 def _evaluated(request: Request, rates: FloatArray, multipliers: FloatArray) -> Solution:
     """A solution with more noise than was solved for: what it costs is computed again."""
     classes, exposures = request.classes, Exposures(rates, multipliers, request.steps)
-    spent = epsilons([exposures], classes.deltas, request.accountant, resolution=classes.resolution)
+    spent = epsilons([*classes.past, exposures], classes.deltas, request.accountant, resolution=classes.resolution)
     return Solution(rates, multipliers, spent)
 
 

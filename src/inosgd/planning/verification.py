@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -11,7 +12,8 @@ from inosgd.accounting.reference import Exposure, reference_epsilon
 from inosgd.accounting.renyi import RENYI_ORDERS, epsilon_from_renyi, renyi_divergences
 from inosgd.accounting.spending import epsilons_spent
 from inosgd.errors import InfeasibleError, InvalidArgumentError
-from inosgd.plan import Plan
+from inosgd.owners import OwnerTable
+from inosgd.plan import Phase, Plan
 
 MOST_VERIFIED = 200
 SAMPLED_BEYOND = 10
@@ -38,31 +40,48 @@ def verify_plan(plan: Plan) -> None:
 
 
 def reference_excess(plan: Plan) -> tuple[float, int, float]:
-    """The largest share of a budget that dp-accounting finds spent, whose it is, and the epsilon found.
-
-    What the first look finds above 1, for lack of fractional orders or of a fine grid, its privacy-loss accountant
-    looks at again on a finer grid.
-    """
+    """The largest share of a budget that dp-accounting finds spent, whose it is, and the epsilon found."""
     worst = (0.0, 0, 0.0)
-    for owner in _owners_to_check(plan).tolist():
-        budget = float(plan.table.epsilons[owner])
-        epsilon = reference_spent(plan, owner, plan.accountant)
-        if not epsilon <= budget:
-            epsilon = reference_spent(plan, owner, "pld", finer=4.0)
-        worst = max(worst, (epsilon / budget, owner, epsilon))
+    for owner, epsilon in reference_epsilons(plan.table, plan.phases, plan.accountant).items():
+        worst = max(worst, (epsilon / float(plan.table.epsilons[owner]), owner, epsilon))
     return worst
+
+
+def reference_epsilons(table: OwnerTable, phases: Sequence[Phase], accountant: str) -> dict[int, float]:
+    """What dp-accounting finds spent in ``phases``, for one owner of each distinct exposure (`MOST_VERIFIED`).
+
+    What the first look finds above the budget, for lack of fractional orders or of a fine grid, its privacy-loss
+    accountant looks at again on a finer grid.
+    """
+    found = {}
+    for owner in _owners_to_check(table, phases).tolist():
+        epsilon = _reference(table, phases, owner, accountant)
+        if not epsilon <= table.epsilons[owner]:
+            epsilon = _reference(table, phases, owner, "pld", finer=4.0)
+        found[owner] = epsilon
+    return found
 
 
 def reference_spent(plan: Plan, owner: int, accountant: str, *, finer: float = 1.0) -> float:
     """What ``owner`` spends by dp-accounting's ``accountant``."""
+    return _reference(plan.table, plan.phases, owner, accountant, finer=finer)
+
+
+def _reference(table: OwnerTable, phases: Sequence[Phase], owner: int, accountant: str, *, finer: float = 1.0) -> float:
     exposures = [
         (float(phase.terms.sampling_rates[owner]), float(phase.terms.noise_multipliers()[owner]), phase.steps)
-        for phase in plan.phases
+        for phase in phases
+        if phase.terms.sampling_rates[owner] > 0
     ]
-    epsilon, delta = float(plan.table.epsilons[owner]), float(plan.table.deltas[owner])
+    if not exposures:
+        return 0.0
+    if any(multiplier == 0 for _, multiplier, _ in exposures):
+        return math.inf
+    epsilon, delta = float(table.epsilons[owner]), float(table.deltas[owner])
     if accountant == "rdp":
         return reference_epsilon(exposures, delta, accountant, orders=_orders_near_best(exposures, delta))
-    spacing = min(GRID * epsilon, 1e-2) / max(1.0, math.sqrt(plan.steps / 1e4))
+    steps = sum(count for _, _, count in exposures)
+    spacing = min(GRID * epsilon, 1e-2) / max(1.0, math.sqrt(steps / 1e4))
     spacing = max(spacing / finer, _largest_loss(exposures) / (MOST_POINTS * finer), 1e-7)
     return reference_epsilon(exposures, delta, accountant, discretization=spacing)
 
@@ -81,15 +100,15 @@ def _orders_near_best(exposures: list[Exposure], delta: float) -> list[int]:
     return [order for order in range(centre - 1, centre + 4) if order >= 2]
 
 
-def _owners_to_check(plan: Plan) -> IntArray:
+def _owners_to_check(table: OwnerTable, phases: Sequence[Phase]) -> IntArray:
     """For each distinct exposure and delta the strictest owner, thinned to a sample where there are many."""
-    columns: list[FloatArray] = [plan.table.deltas]
-    for phase in plan.phases:
+    columns: list[FloatArray] = [table.deltas]
+    for phase in phases:
         columns += [phase.terms.sampling_rates, phase.terms.clipping_thresholds]
-    owners, _ = distinct_rows(*columns, then_by=plan.table.epsilons)
+    owners, _ = distinct_rows(*columns, then_by=table.epsilons)
     if len(owners) <= MOST_VERIFIED:
         return owners
-    by_budget = owners[np.argsort(plan.table.epsilons[owners], kind="stable")]
+    by_budget = owners[np.argsort(table.epsilons[owners], kind="stable")]
     chosen: IntArray = by_budget[np.linspace(0, len(by_budget) - 1, SAMPLED_BEYOND).astype(np.int64)]
     return chosen
 
