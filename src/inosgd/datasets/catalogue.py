@@ -73,8 +73,8 @@ CATALOGUE = {
     ),
     "chest-xray-embeddings": Entry(
         embeddings.load_chest_xray_embeddings,
-        (*embeddings.CHEST_XRAY_FILES, embeddings.CIFAR_10_FILES[0]),
-        "`inosgd embed`, from images of data.mendeley.com/datasets/rscbjbr9sj, and from CIFAR-10 for the scale",
+        embeddings.CHEST_XRAY_FILES,
+        "`inosgd embed`, from images of data.mendeley.com/datasets/rscbjbr9sj",
     ),
     "cifar-10-embeddings": Entry(
         embeddings.load_cifar_10_embeddings,
