@@ -24,6 +24,7 @@ from inosgd.gradients.engine import (
     count_examples,
     trainable_parameters,
 )
+from inosgd.gradients.rules import pooling
 from inosgd.gradients.rules.attention import ATTENTION, recorded_attention
 from inosgd.gradients.rules.chain import Chain, ChainGradients
 from inosgd.gradients.rules.fallback import fallback_rule
@@ -43,6 +44,7 @@ class Task:
         parameters: The trainable parameters by name, in the order of `trainable_parameters`.
         layers: Path, module and rule of every layer that is recorded when it is called.
         chains: Modules that run as one operation where their input suits them, in place of their layers.
+        pools: Modules without parameters that run in another layout where their input suits them.
         functions: The parameters of recurrent and attention modules, by identity, with their module's path: these
             are recorded when the library's function for them is called.
     """
@@ -52,6 +54,7 @@ class Task:
     parameters: dict[str, nn.Parameter]
     layers: tuple[tuple[str, nn.Module, Rule], ...]
     chains: tuple[tuple[nn.Module, Chain], ...]
+    pools: tuple[nn.MaxPool2d, ...]
     functions: dict[int, str]
 
     @classmethod
@@ -60,11 +63,13 @@ class Task:
         parameters: dict[str, nn.Parameter] = {}
         layers: list[tuple[str, nn.Module, Rule]] = []
         chains: list[tuple[nn.Module, Chain]] = []
+        pools: list[nn.MaxPool2d] = []
         functions: dict[int, str] = {}
         for path, module in model.named_modules():
             if not module._parameters:
                 chain = Chain.of(module, path)
                 chains += [] if chain is None else [(module, chain)]
+                pools += [module] if type(module) is nn.MaxPool2d and "forward" not in vars(module) else []
                 continue
             trained = {name: p for name, p in module._parameters.items() if p is not None and p.requires_grad}
             parameters.update({f"{path}.{name}" if path else name: p for name, p in trained.items()})
@@ -74,7 +79,8 @@ class Task:
                 functions.update({id(p): path for p in trained.values()})
             elif trained and id(next(iter(trained.values()))) not in functions:
                 layers.append((path, module, rule_for(module) or fallback_rule))
-        return cls(model, losses, parameters or trainable_parameters(model), tuple(layers), tuple(chains), functions)
+        parameters = parameters or trainable_parameters(model)
+        return cls(model, losses, parameters, tuple(layers), tuple(chains), tuple(pools), functions)
 
     @property
     def device(self) -> torch.device:
@@ -161,6 +167,7 @@ def _recording(task: Task, recorder: Recorder) -> Iterator[None]:
     calls = [(module, _layer_call(module, recorder, path, rule)) for path, module, rule in task.layers]
     if not recorder.differentiable:
         calls += [(module, _chain_call(module, recorder, chain)) for module, chain in task.chains]
+        calls += [(module, _pool_call(module)) for module in task.pools]
     functions = _RecordedFunctions(recorder, task.functions) if task.functions else nullcontext()
     with _calling(calls), functions:
         yield
@@ -190,6 +197,15 @@ def _chain_call(module: nn.Module, recorder: Recorder, chain: Chain) -> Callable
 
     def call(inputs: Any) -> Any:
         return chain.recorded(recorder, inputs) if chain.suits(inputs) else plain(inputs)
+
+    return call
+
+
+def _pool_call(module: nn.MaxPool2d) -> Callable[..., Any]:
+    plain = module.forward
+
+    def call(inputs: Any) -> Any:
+        return pooling.pooled(module, inputs) if pooling.suits(module, inputs) else plain(inputs)
 
     return call
 
