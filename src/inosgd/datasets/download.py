@@ -17,9 +17,10 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 from inosgd.datasets.catalogue import explain_missing, load, missing_files
-from inosgd.datasets.files import MissingDataError, refuse
+from inosgd.datasets.files import MissingDataError, read_text, refuse
 from inosgd.datasets.labelled import DataSet
 from inosgd.datasets.sources import SOURCES, Source
+from inosgd.errors import InvalidArgumentError
 
 Report = Callable[[str, int, int | None], None]
 """Told the name of a file, how many bytes of it are there, and how many there will be, if known."""
@@ -41,31 +42,51 @@ def obtain(name: str, folder: Path, sources: Mapping[str, tuple[Source, ...]] = 
         InvalidArgumentError: If what was downloaded is not what was expected. Nothing of it is kept.
     """
     missing = missing_files(name, folder)
-    if missing and name in sources:
-        columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        try:
-            with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
-                download(name, folder, _reporter(bars), sources)
-        except _NETWORK_ERRORS as error:
-            what = explain_missing(name, folder, missing)
-            raise MissingDataError(f"{what}; downloading failed: {_reason(error)}") from None
-    return load(name, folder)
+    if not missing or name not in sources:
+        return load(name, folder)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    try:
+        with Progress(*columns, console=Console(stderr=True), transient=True) as bars:
+            arrived = download(name, folder, _reporter(bars), sources)
+    except _NETWORK_ERRORS as error:
+        what = explain_missing(name, folder, missing)
+        raise MissingDataError(f"{what}; downloading failed: {_reason(error)}") from None
+    try:
+        return load(name, folder)
+    except InvalidArgumentError:
+        _discard(arrived, folder)
+        raise
 
 
-def download(name: str, folder: Path, report: Report, sources: Mapping[str, tuple[Source, ...]] = SOURCES) -> None:
-    """Download what ``name`` lacks in ``folder``.
+def download(
+    name: str, folder: Path, report: Report, sources: Mapping[str, tuple[Source, ...]] = SOURCES
+) -> list[Source]:
+    """Download what ``name`` lacks in ``folder``, and say what that was.
 
     A file arrives under the name ``.NAME.partial``, is checked, and is then renamed. If the connection is cut and a
     checksum is known, the next attempt, now or in another run, continues where it stopped; without a checksum it
     starts again, because nothing would tell if the file had changed in between.
     """
+    arrived = []
     for source in sources[name]:
         if all((folder / target).is_file() for target in source.files.values()):
             continue
         partial = folder / f".{source.name}.partial"
         _fetch_from_any(source, partial, report)
-        _check(source, partial, folder / NOTES)
+        sha256 = _check(source, partial, _noted(folder))
         _put_in_place(source, partial, folder)
+        _note(folder, {**_noted(folder), source.urls[0]: sha256})
+        arrived.append(source)
+    return arrived
+
+
+def _discard(arrived: list[Source], folder: Path) -> None:
+    """Remove what was downloaded and turned out to be something else."""
+    for source in arrived:
+        for target in source.files.values():
+            (folder / target).unlink(missing_ok=True)
+    gone = {source.urls[0] for source in arrived}
+    _note(folder, {url: sha256 for url, sha256 in _noted(folder).items() if url not in gone})
 
 
 def _fetch_from_any(source: Source, partial: Path, report: Report) -> None:
@@ -76,6 +97,9 @@ def _fetch_from_any(source: Source, partial: Path, report: Report) -> None:
         try:
             _fetch(url, partial, source, report)
             return
+        except InvalidArgumentError:
+            partial.unlink(missing_ok=True)
+            raise
         except _NETWORK_ERRORS:
             if number == len(attempts):
                 raise
@@ -117,27 +141,41 @@ def _copy(
     return done
 
 
-def _check(source: Source, partial: Path, notes: Path) -> None:
-    """Hold the file against its checksum, or against the one noted when it was downloaded before; note it."""
+def _check(source: Source, partial: Path, noted: Mapping[str, str]) -> str:
+    """The SHA-256 of the file, which must have the known checksum, or the one that an earlier download had."""
     with partial.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         file.seek(0)
         md5 = hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-    noted = json.loads(notes.read_text(encoding="utf-8")) if notes.exists() else {}
     if source.md5 is not None and md5 != source.md5:
         partial.unlink()
         raise refuse(partial, f"downloaded with MD5 {md5}, expected {source.md5}; removed, try again")
-    if noted.get(source.urls[0], sha256) != sha256:
+    before = noted.get(source.urls[0], sha256)
+    if before != sha256:
         partial.unlink()
         raise refuse(
             partial,
-            f"downloaded with SHA-256 {sha256}, an earlier download had {noted[source.urls[0]]} "
-            f"({notes}); removed, look into it",
+            f"downloaded with SHA-256 {sha256}, an earlier download had {before}; removed. If the "
+            f"publisher has a new version, remove the line from {NOTES}",
         )
-    noted[source.urls[0]] = sha256
-    working = notes.with_name(f".{notes.name}.partial")
+    return sha256
+
+
+def _noted(folder: Path) -> dict[str, str]:
+    notes = folder / NOTES
+    if not notes.exists():
+        return {}
+    try:
+        noted = json.loads(read_text(notes))
+    except json.JSONDecodeError as error:
+        raise refuse(notes, f"not JSON ({error}); remove it") from None
+    return {str(url): str(sha256) for url, sha256 in noted.items()} if isinstance(noted, dict) else {}
+
+
+def _note(folder: Path, noted: Mapping[str, str]) -> None:
+    working = folder / f".{NOTES}.partial"
     working.write_text(json.dumps(noted, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-    working.replace(notes)
+    working.replace(folder / NOTES)
 
 
 def _put_in_place(source: Source, partial: Path, folder: Path) -> None:
