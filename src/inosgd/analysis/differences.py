@@ -52,14 +52,14 @@ def paired_difference(ours: Sequence[float], theirs: Sequence[float]) -> Differe
     _validate.same_length(ours=ours, theirs=theirs)
     differences = np.asarray(ours, dtype=np.float64) - np.asarray(theirs, dtype=np.float64)
     spread = mean_sd(differences.tolist())
-    return Difference(round(spread.mean, 15), spread.sd, _p_value(differences, spread.sd), len(differences))
+    return Difference(round(spread.mean, 15), spread.sd, _p_value(differences), len(differences))
 
 
-def _p_value(differences: np.typing.NDArray[np.float64], sd: float) -> float | None:
+def _p_value(differences: np.typing.NDArray[np.float64]) -> float | None:
     if len(differences) < 2:
         return None
-    if sd == 0:
-        return 1.0 if differences[0] == 0 else 0.0
+    if np.ptp(differences) <= 1e-12:  # equal up to rounding: no scatter to test against
+        return 1.0 if abs(differences[0]) <= 1e-12 else 0.0
     return float(stats.ttest_1samp(differences, 0.0).pvalue)
 
 

@@ -35,8 +35,12 @@ def plan_command(
     noise_scale: Annotated[float | None, typer.Option(help="The noise scale, instead of one of those.")] = None,
     variant: Annotated[str, typer.Option(help=f"One of: {', '.join(VARIANTS)}.")] = "fair",
     accountant: Annotated[str, typer.Option(help=f"One of: {', '.join(ACCOUNTANTS)}.")] = "pld",
-    fairness: Annotated[float, typer.Option(help="Exponent of fair: 0 most signal, inf equal signals.")] = 8.0,
-    max_ratio: Annotated[float, typer.Option(help="Cap of fair: 1 balance of DP-SGD, inf none.")] = 2.0,
+    fairness: Annotated[
+        float, typer.Option(help="Exponent of fair: 0 most signal, inf equal signals.")
+    ] = Fairness().exponent,
+    max_ratio: Annotated[
+        float, typer.Option(help="Cap of fair: 1 balance of DP-SGD, inf none.")
+    ] = Fairness().max_ratio,
     mix: Annotated[float, typer.Option(help="Mix of both: 0 scale, 1 sample.")] = 0.5,
     profile_margin: Annotated[float | None, typer.Option(help="Keep profiles this close to a Gaussian's.")] = None,
     compare: Annotated[bool, typer.Option("--compare", help="All variants side by side.")] = False,

@@ -19,6 +19,7 @@ from inosgd.datasets.location import data_folder
 from inosgd.errors import InvalidArgumentError
 from inosgd.planning import VARIANTS, Fairness
 from inosgd.studies import views
+from inosgd.studies.conditions import condition_along
 from inosgd.studies.entrant import Entrant
 from inosgd.studies.experiments import EXPERIMENTS, chosen_methods, experiment_named, with_fairness
 from inosgd.studies.registry import SCALES, SETTINGS, study_named
@@ -38,10 +39,15 @@ def reproduce_command(
     seeds: Annotated[int, typer.Option(help="How many paired seeds.")] = 5,
     scale: Annotated[str, typer.Option(help=f"One of: {', '.join(SCALES)}.")] = "laptop",
     learning_rate: Annotated[float | None, typer.Option(help="Instead of the study's.")] = None,
-    exponent: Annotated[float, typer.Option(help="Of fair plans: 0 most signal, inf equal signals.")] = 8.0,
-    max_ratio: Annotated[float, typer.Option(help="Of fair plans: the cap on signal per record, or inf.")] = 2.0,
+    exponent: Annotated[
+        float, typer.Option(help="Of fair plans: 0 most signal, inf equal signals.")
+    ] = Fairness().exponent,
+    max_ratio: Annotated[
+        float, typer.Option(help="Of fair plans: the cap on signal per record, or inf.")
+    ] = Fairness().max_ratio,
     data: Annotated[Path | None, typer.Option(help="Folder of the data sets; INOSGD_DATA if not given.")] = None,
     jobs: Annotated[int | None, typer.Option(help="Processes at a time; one per core if not given.")] = None,
+    condition: Annotated[bool, typer.Option("--condition", help="Also measure the condition of Thm. 3.1.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder of the results; continued if it exists.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
@@ -50,15 +56,26 @@ def reproduce_command(
     study = with_learning_rate(study_named(name, scale, data_folder(data)), learning_rate)
     fairness = Fairness(exponent=exponent, max_ratio=max_ratio)
     entered = _entered(study, experiment, _names(methods), _names(variants), fairness)
+    study.split(0)  # missing or corrupt data end here, before anything is written
     store = _store(study, scale, out)
     everything = [row for rows in entered.values() for row in rows]
     _train(study, everything, range(seeds), store, jobs)
     report = _report(study, scale, experiment, entered, range(seeds), store)
+    if condition:
+        report["condition"] = _conditions(study, entered)
     if as_json:
         typer.echo(json.dumps(report))
         return
     _print(study, experiment, report)
     results().print(f"\nResults: {store.path}")
+
+
+def _conditions(study: Study, entered: Entered) -> dict[str, Any]:
+    """The condition along the first seed of every row."""
+    with messages().status("measuring the condition of Thm. 3.1"):
+        return {
+            variant: {row.label: condition_along(study, row, 0) for row in rows} for variant, rows in entered.items()
+        }
 
 
 def _names(text: str | None) -> list[str] | None:
@@ -137,6 +154,8 @@ def _print(study: Study, experiment: str, report: Mapping[str, Any]) -> None:
     shown.print(_table(report))
     for line in _sentences(report):
         shown.print(line)
+    for line in _condition_lines(report.get("condition", {})):
+        shown.print(line)
     if "not accounted" in report["scaling"]:
         shown.print(f"\n[yellow]Outside the guarantee:[/] the scaling of features is {report['scaling']}.")
 
@@ -162,6 +181,21 @@ def _sentences(report: Mapping[str, Any]) -> list[str]:
             lines.append(
                 f"{variant}: INO-SGD against IDP-SGD {_points(end['overall'])} overall, {_points(end['worst'])} for "
                 f"the worst owner, {_points(end['most_private'])} for the strictest."
+            )
+    return ["", *lines] if lines else []
+
+
+def _condition_lines(conditions: Mapping[str, Any]) -> list[str]:
+    """One sentence per row: the ratio of signals, how long the condition was unmet, and the initial drop."""
+    lines = []
+    for variant, rows in conditions.items():
+        for label, found in rows.items():
+            unmet = sum(point["left_side"] <= 0 for point in found["points"]) / len(found["points"])
+            drop = found["initial_drop"]
+            dropped = "no initial drop" if drop is None else f"initial drop from step {drop['start']} to {drop['turn']}"
+            lines.append(
+                f"{variant}, {label}: {found['other']} has {found['points'][0]['signal_ratio']:.1f} times the signal "
+                f"of {found['owner']}; the condition of Thm. 3.1 is unmet at {unmet:.0%} of the points; {dropped}."
             )
     return ["", *lines] if lines else []
 

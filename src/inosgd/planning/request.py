@@ -25,7 +25,7 @@ class Fairness:
         mix: For ``both``: 0 is SCALE, 1 is SAMPLE.
     """
 
-    exponent: float = 8.0
+    exponent: float = 4.0
     max_ratio: float = 2.0
     mix: float = 0.5
 

@@ -21,7 +21,7 @@ from inosgd.planning import make_plan
 from inosgd.randomness import SeededSource
 from inosgd.studies.entrant import Entrant
 from inosgd.studies.study import Settings, Study, StudyData
-from inosgd.training import Trainer, TrainingState, every, fit
+from inosgd.training import Callback, Trainer, TrainingState, every, fit
 
 EVALUATIONS = 20
 """How many points a learning curve has."""
@@ -70,8 +70,18 @@ class PlanCache:
         return made
 
 
+Watch = Callable[[Trainer], Callback]
+"""Something else to measure along a training, made for its trainer."""
+
+
 def train_once(
-    study: Study, data: StudyData, entrant: Entrant, plan: Plan, seed: int, ledger_path: Path | None = None
+    study: Study,
+    data: StudyData,
+    entrant: Entrant,
+    plan: Plan,
+    seed: int,
+    ledger_path: Path | None = None,
+    watch: Watch | None = None,
 ) -> Run:
     """One training from a seed, evaluated on held-out examples along the way.
 
@@ -84,8 +94,9 @@ def train_once(
     state = TrainingState.start(trainer, model, optimizer, SeededSource(seed), ledger)
     curve: list[Evaluation] = []
     record = _evaluator(data, curve, balanced=study.balanced)
+    watching = [] if watch is None else [watch(trainer)]
     start = time.perf_counter()
-    fit(trainer, state, callbacks=[every(_interval(plan.steps), record)])
+    fit(trainer, state, callbacks=[every(evaluation_interval(plan.steps), record), *watching])
     seconds = time.perf_counter() - start
     if curve[-1].step != state.step:
         record(state)
@@ -103,7 +114,8 @@ def _evaluator(data: StudyData, curve: list[Evaluation], *, balanced: bool) -> C
     return record
 
 
-def _interval(steps: int) -> int:
+def evaluation_interval(steps: int) -> int:
+    """Every how many steps a training is evaluated."""
     return max(1, steps // EVALUATIONS)
 
 

@@ -1,0 +1,165 @@
+"""Evidence: which trainings the repository's claims rest on, and carrying them out.
+
+Every study is trained at the learning rate that suits the baseline: IDP-SGD with the paper's variant is tried with
+each candidate on a validation split of the training data, and the rate with the best overall accuracy there is taken.
+Some studies are reported at a stated rate as well.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from inosgd.method import IDP_SGD, INO_SGD
+from inosgd.planning import Fairness
+from inosgd.studies.entrant import Entrant
+from inosgd.studies.experiments import EXPERIMENTS, fair_entrant, methods
+from inosgd.studies.registry import study_named
+from inosgd.studies.reproduction import configuration, reproduce, with_learning_rate
+from inosgd.studies.results import Result, ResultStore
+from inosgd.studies.study import Study
+
+DEFAULT = Fairness()
+SMALL_GRID = (DEFAULT, Fairness(exponent=8.0, max_ratio=2.0))
+GRID = (
+    Fairness(exponent=4.0, max_ratio=1.5),
+    DEFAULT,
+    Fairness(exponent=4.0, max_ratio=3.0),
+    Fairness(exponent=4.0, max_ratio=math.inf),
+    Fairness(exponent=8.0, max_ratio=1.5),
+    Fairness(exponent=8.0, max_ratio=2.0),
+    Fairness(exponent=8.0, max_ratio=math.inf),
+)
+
+Notice = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is trained of one study.
+
+    Attributes:
+        name: The row of the registry.
+        seeds: How many paired seeds.
+        candidates: Learning rates that the baseline is tried with.
+        stated: Learning rates that are reported beside the chosen one.
+        fair: The knobs of the fair plans.
+        experiments: Ablations to run beside the methods, at the first stated rate.
+        paper_accounting: Whether the paper's methods are also trained with its own accountant, RDP.
+        tuning_seeds: How many seeds a candidate is tried with.
+    """
+
+    name: str
+    seeds: int
+    candidates: tuple[float, ...]
+    stated: tuple[float, ...] = ()
+    fair: tuple[Fairness, ...] = field(default=(DEFAULT,))
+    experiments: tuple[str, ...] = ()
+    paper_accounting: bool = False
+    tuning_seeds: int = 1
+
+
+ABLATIONS = ("tail-length", "tail-shape", "step-tail", "order", "pareto", "undersampling", "auto-clipping")
+
+EVIDENCE = (
+    Evidence("CF-EN", 10, (10, 20, 40, 80, 160, 320), (40.0,), GRID, ABLATIONS, True, 5),
+    Evidence("CR-EN", 10, (30, 60, 120, 240, 480), (120.0,), GRID, ABLATIONS, True, 5),
+    Evidence("CA-MLP", 10, (1.25, 2.5, 5, 10, 20), (2.5,), GRID, (), True, 5),
+    Evidence("PN-EN", 5, (0.1, 0.4, 1.6, 6.4, 25.6), (0.4,), SMALL_GRID, (), True, 2),
+    Evidence("MN-PC", 3, (6, 12, 24), (12.0,), SMALL_GRID),
+    Evidence("SU-LS", 3, (5, 10, 20, 40)),
+    Evidence("CF-PC", 3, (3, 6, 12)),
+    Evidence("CM-PC", 3, (3, 6, 12)),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Collected:
+    """The trainings of one study at one learning rate, by accountant, experiment and row."""
+
+    evidence: Evidence
+    study: Study
+    chosen: bool
+    tried: Mapping[float, float]
+    rows: Mapping[str, Mapping[str, Sequence[Result]]]
+
+    @property
+    def learning_rate(self) -> float:
+        """The learning rate of all of these trainings."""
+        return self.study.settings.learning_rate
+
+
+def collect(
+    evidence: Evidence, data: Path, cache: Path, *, jobs: int | None = None, notice: Notice = lambda _: None
+) -> Iterator[Collected]:
+    """Train whatever ``cache`` does not hold, and give the results for each learning rate that is reported."""
+    study = study_named(evidence.name, "laptop", data)
+    tried = tune(evidence, study, cache, jobs, notice)
+    best = max(tried, key=lambda rate: tried[rate])
+    for rate in dict.fromkeys((*evidence.stated, best)):
+        at_rate = with_learning_rate(study, rate)
+        ablations = evidence.experiments if rate == (evidence.stated or (best,))[0] else ()
+        rows = _train_all(evidence, at_rate, ablations, cache, jobs, notice)
+        yield Collected(evidence, at_rate, rate == best, tried, rows)
+
+
+def tune(evidence: Evidence, study: Study, cache: Path, jobs: int | None, notice: Notice) -> dict[float, float]:
+    """The baseline's overall accuracy on a validation split, by learning rate."""
+    baseline = Entrant("idp-sgd", dataclasses.replace(IDP_SGD, variant=study.variant))
+    seeds = range(evidence.tuning_seeds)
+    found = {}
+    for rate in evidence.candidates:
+        at_rate = with_learning_rate(study, float(rate))
+        store = _store(at_rate, cache, validation=True)
+        for result in reproduce(at_rate, [baseline], seeds, store, jobs=jobs, validation=True):
+            notice(f"{study.name}, learning rate {rate:g} on validation: {result.final.overall:.3f}")
+        found[float(rate)] = float(np.mean([result.final.overall for result in store.of(baseline, seeds)]))
+    return found
+
+
+def experiment_rows(evidence: Evidence, variant: str, ablations: Sequence[str]) -> dict[str, list[Entrant]]:
+    """What is trained, by the name of the table it goes into."""
+    other = "scale" if variant == "sample" else "sample"
+    fair = [fair_entrant(method, fairness) for fairness in evidence.fair for method in (IDP_SGD, INO_SGD)]
+    tables = {variant: methods(variant), other: methods(other), "fair": [methods("fair")[0], *fair]}
+    return tables | {name: EXPERIMENTS[name].rows(variant) for name in ablations}
+
+
+def _train_all(
+    evidence: Evidence, study: Study, ablations: Sequence[str], cache: Path, jobs: int | None, notice: Notice
+) -> dict[str, dict[str, list[Result]]]:
+    seeds = range(evidence.seeds)
+    tables = experiment_rows(evidence, study.variant, ablations)
+    found = _train(study, tables, seeds, cache, jobs, notice)
+    if evidence.paper_accounting:
+        by_renyi = dataclasses.replace(study, settings=dataclasses.replace(study.settings, accountant="rdp"))
+        rows = _train(by_renyi, {study.variant: methods(study.variant)}, seeds, cache, jobs, notice)
+        found[f"{study.variant}, RDP"] = rows[study.variant]
+    return found
+
+
+def _train(
+    study: Study,
+    tables: Mapping[str, Sequence[Entrant]],
+    seeds: Sequence[int],
+    cache: Path,
+    jobs: int | None,
+    notice: Notice,
+) -> dict[str, dict[str, list[Result]]]:
+    store = _store(study, cache)
+    entered = [row for rows in tables.values() for row in rows]
+    for result in reproduce(study, entered, seeds, store, jobs=jobs):
+        notice(f"{study.name}: {result.entrant['label']}, seed {result.seed}: {result.final.overall:.3f}")
+    return {name: {row.label: store.of(row, seeds) for row in rows} for name, rows in tables.items()}
+
+
+def _store(study: Study, cache: Path, *, validation: bool = False) -> ResultStore:
+    purpose = "-validation" if validation else ""
+    settings = study.settings
+    folder = cache / f"{study.name}-{settings.accountant}-{settings.learning_rate:g}{purpose}"
+    return ResultStore(folder, configuration(study, "laptop", validation=validation))
