@@ -1,0 +1,128 @@
+"""``inosgd embed``: from images to the features of a pretrained network."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import typer
+from rich.progress import track
+
+from inosgd import _validate
+from inosgd.cli.console import messages, results
+from inosgd.datasets.catalogue import CATALOGUE
+from inosgd.datasets.download import obtain
+from inosgd.datasets.image_folder import ImageFormat, find_images, read_images
+from inosgd.datasets.location import data_folder
+from inosgd.datasets.networks import Network, embed, load_network
+from inosgd.errors import InvalidArgumentError
+
+PARTS = ("train", "test")
+
+
+def embed_command(
+    images: Annotated[str, typer.Argument(help="A data set, or a folder with a folder of images for each class.")],
+    out: Annotated[Path, typer.Option(help="The .npz file to write, which must not exist.")],
+    model: Annotated[str, typer.Option(help="The name of a timm model.")] = "efficientnet_b1",
+    weights: Annotated[Path | None, typer.Option(help="Its weights, safetensors; downloaded if not given.")] = None,
+    random_weights: Annotated[bool, typer.Option("--random-weights", help="Untrained: to try out only.")] = False,
+    size: Annotated[int | None, typer.Option(help="Pixels in height and width; the model's if not given.")] = None,
+    part: Annotated[str, typer.Option(help="Of a data set: train or test.")] = "train",
+    data: Annotated[Path | None, typer.Option(help="Folder of the data sets; INOSGD_DATA if not given.")] = None,
+    batch: Annotated[int, typer.Option(help="Images at a time; features do not depend on it.")] = 64,
+) -> None:
+    """Turn images into features, labels and class names, one .npz file that `inosgd` trains on."""
+    _validate.whole(1, batch=batch)
+    _check_out(out)
+    network = load_network(model, weights, random_weights=random_weights, size=size)
+    source = _source(images, part, data, network)
+    starts = range(0, len(source), batch)
+    shown = track(starts, description=f"embedding {len(source)} images", console=messages(), transient=True)
+    features = embed(network, (source.pixels(start, start + batch) for start in shown))
+    _write(out, features=features, labels=source.labels, classes=np.array(source.classes))
+    results().print(
+        f"{out}: {features.shape[0]} images, {features.shape[1]} features each, {len(source.classes)} classes"
+    )
+    if random_weights:
+        messages().print("the weights were random: these features mean nothing")
+
+
+@dataclass(frozen=True, eq=False)
+class _Files:
+    paths: list[Path]
+    labels: npt.NDArray[np.int64]
+    classes: tuple[str, ...]
+    size: int
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def pixels(self, start: int, end: int) -> torch.Tensor:
+        chosen = self.paths[start:end]
+        return read_images(chosen, len(chosen), ImageFormat(self.size, self.size, channels=3, resize=True))
+
+
+@dataclass(frozen=True, eq=False)
+class _Arrays:
+    images: npt.NDArray[Any]
+    labels: npt.NDArray[np.int64]
+    classes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def pixels(self, start: int, end: int) -> torch.Tensor:
+        return torch.from_numpy(np.array(self.images[start:end]))
+
+
+def _source(images: str, part: str, data: Path | None, network: Network) -> _Files | _Arrays:
+    if part not in PARTS:
+        raise _validate.fail("part", part, "give train or test")
+    if images in CATALOGUE:
+        whole = obtain(images, data_folder(data))
+        examples = whole.train if part == "train" else whole.test
+        if examples.inputs.dtype != np.uint8:
+            raise InvalidArgumentError(
+                f"images={images!r}: this data set has no images; give one that has, or a folder"
+            )
+        return _Arrays(examples.inputs, examples.targets, whole.classes)
+    if not Path(images).is_dir():
+        known = ", ".join(CATALOGUE)
+        raise _validate.fail("images", images, f"there is no such folder; give one, or a data set of: {known}")
+    return _files(Path(images), network.size)
+
+
+def _files(folder: Path, size: int) -> _Files:
+    paths = find_images(folder)
+    loose = [path for path in paths if path.parent == folder]
+    if loose:
+        raise InvalidArgumentError(f"{loose[0]}: images lie in a folder for each class below {folder}; move it there")
+    names = [path.relative_to(folder).parts[0] for path in paths]
+    classes = tuple(sorted(set(names)))
+    labels = np.array([classes.index(name) for name in names], dtype=np.int64)
+    return _Files(paths, labels, classes, size)
+
+
+def _check_out(out: Path) -> None:
+    if out.exists():
+        raise InvalidArgumentError(f"out={str(out)!r}: it already exists; choose a new file")
+    if out.suffix != ".npz":
+        raise InvalidArgumentError(f"out={str(out)!r}: give a name that ends in .npz")
+    if not out.parent.is_dir():
+        raise InvalidArgumentError(f"out={str(out)!r}: there is no folder {str(out.parent)!r}; create it first")
+
+
+def _write(out: Path, **arrays: npt.NDArray[Any]) -> None:
+    """A new file that only its owner may read, there whole or not at all."""
+    working = out.with_name(f".{out.name}.partial")
+    try:
+        with os.fdopen(os.open(working, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
+        working.rename(out)
+    finally:
+        working.unlink(missing_ok=True)
