@@ -46,7 +46,7 @@ def budgets_command(
     folder = RunFolder.open(run)
     study, _ = run_study(folder, allow_factory)
     ledger = folder.read_ledger()
-    changes, joining, digest = _changes(study, ledger, changed or [], added or [], withdraw or [], data, delta)
+    changes, joining = _changes(study, ledger, changed or [], added or [], withdraw or [], data, delta)
     with messages().status("planning"):
         proposal = propose(folder, changes, _settings(study, steps))
     if as_json:
@@ -59,7 +59,7 @@ def budgets_command(
         return
     with folder.lock():
         if data is not None:
-            add_joined(folder, data, joining, digest)
+            add_joined(folder, data, joining)
         if proposal.action == "roll back":
             forget_model(folder)
         carry_out(folder, proposal)
@@ -76,8 +76,8 @@ def _changes(
     withdraw: list[str],
     data: Path | None,
     delta: float | None,
-) -> tuple[Changes, dict[str, Budget], str]:
-    """What is asked for, the budgets of those who join, and the checksum of what they bring."""
+) -> tuple[Changes, dict[str, Budget]]:
+    """What is asked for, and the budgets of those who join."""
     if not (changed or added or withdraw):
         raise InvalidArgumentError("set: nothing is asked for; give --set OWNER=EPSILON, --add or --withdraw")
     known = {name: budget for name, budget, _ in ledger.wanted}
@@ -89,8 +89,8 @@ def _changes(
         raise InvalidArgumentError(
             "data: owners who join bring data; give --add OWNER=EPSILON and --data FILE together"
         )
-    sizes, digest = ({}, "") if data is None else _brought(study, data, joining)
-    return Changes({**budgets, **joining}, sizes, tuple(withdraw)), joining, digest
+    sizes = {} if data is None else _brought(study, data, joining)
+    return Changes({**budgets, **joining}, sizes, tuple(withdraw)), joining
 
 
 def _joining(study: StudyFile, known: dict[str, Budget], added: list[str], delta: float | None) -> dict[str, Budget]:
@@ -103,14 +103,14 @@ def _joining(study: StudyFile, known: dict[str, Budget], added: list[str], delta
     return {name: Budget(epsilon, given or 0.0) for name, epsilon in (_pair("add", text) for text in added)}
 
 
-def _brought(study: StudyFile, data: Path, joining: dict[str, Budget]) -> tuple[dict[str, int], str]:
-    """How many examples each owner who joins trains on, and the checksum of their data."""
+def _brought(study: StudyFile, data: Path, joining: dict[str, Budget]) -> dict[str, int]:
+    """How many examples each owner who joins trains on."""
     extra = joined_data(study, load_data(study), data, joining)
     sizes = {name: size for name, _, size in extra.owners.table}
     empty = [name for name, size in sizes.items() if size == 0]
     if empty:
         raise InvalidArgumentError(f"{data}: it holds no example of {empty[0]!r}; add some, or leave --add out")
-    return sizes, next(iter(extra.fingerprints.values()))
+    return sizes
 
 
 def _pairs(option: str, texts: list[str], known: dict[str, Budget]) -> dict[str, float]:

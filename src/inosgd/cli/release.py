@@ -9,7 +9,6 @@ import typer
 from rich.markup import escape
 
 from inosgd.cli.console import results
-from inosgd.cli.reports import show_reading
 from inosgd.errors import InvalidArgumentError
 from inosgd.runs import RunFolder
 from inosgd.studyfile.runs import prepare_again, save_checkpoint
@@ -31,7 +30,7 @@ def release_command(
         raise InvalidArgumentError(f"to={str(to)!r}: it already exists; choose a new folder")
     folder = RunFolder.open(run)
     with folder.lock():
-        prepared = None if to is None else prepare_again(folder, allowed_factory=allow_factory, progress=show_reading)
+        prepared = None if to is None else prepare_again(folder, allowed_factory=allow_factory)
         chosen = folder.mark_release(step)
         if to is not None and prepared is not None:
             save_checkpoint(folder, prepared, chosen, to)

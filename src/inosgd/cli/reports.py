@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
-from rich.progress import track
+from rich.status import Status
 from rich.table import Table
 
-from inosgd.cli.console import messages, plain_table, results, rounded_up
+from inosgd.cli.console import plain_table, results, rounded_up
 from inosgd.runs import RunFolder
 from inosgd.studyfile.runs import Outcome, Prepared
+from inosgd.studyfile.sources import Progress
+
+FILES_BETWEEN_SIGNS = 100
 
 MOST_OWNERS = 40
 """With more owners than this, a table for people shows the strictest ones; JSON has them all."""
 
 
-def show_reading(paths: Sequence[Path], description: str) -> Iterable[Path]:
-    """The paths one after the other, with a progress bar."""
-    return track(paths, description=description, console=messages(), transient=True)
+def reading_shown_by(status: Status) -> Progress:
+    """How far the reading of many files has come, in the words of ``status``."""
+
+    def shown(paths: Sequence[Path], description: str) -> Iterator[Path]:
+        for done, path in enumerate(paths):
+            if done % FILES_BETWEEN_SIGNS == 0:
+                status.update(f"{description}: {done} of {len(paths)}")
+            yield path
+
+    return shown
 
 
 def training_report(run: RunFolder, prepared: Prepared, outcome: Outcome) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rich.markup import escape
 
 from inosgd import _validate
 from inosgd.cli.console import messages
-from inosgd.cli.reports import print_report, show_reading, training_report
+from inosgd.cli.reports import print_report, reading_shown_by, training_report
 from inosgd.cli.train import CHECKPOINTS, resumable
 from inosgd.runs import RunFolder
 from inosgd.studyfile.runs import finish, prepare_again, resume_training
@@ -34,7 +34,8 @@ def resume_command(
         _validate.whole(1, every=every)
     folder = RunFolder.open(run)
     with folder.lock():
-        prepared = prepare_again(folder, allowed_factory=allow_factory, progress=show_reading)
+        with messages().status("reading and building") as status:
+            prepared = prepare_again(folder, allowed_factory=allow_factory, progress=reading_shown_by(status))
         resumed = resume_training(folder, prepared)
         for message in resumed.messages:
             messages().print(escape(message), soft_wrap=True)

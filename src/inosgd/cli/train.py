@@ -17,7 +17,7 @@ from rich.markup import escape
 
 from inosgd import _validate
 from inosgd.cli.console import messages
-from inosgd.cli.reports import print_report, show_reading, training_report
+from inosgd.cli.reports import print_report, reading_shown_by, training_report
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.runs import RunFolder
 from inosgd.studyfile.reading import StudyFile, read_study
@@ -82,13 +82,8 @@ def _prepared(study: StudyFile, seed: int | None, allow_factory: str | None) -> 
     if study.schema.data.kind == "table":
         torch.set_num_threads(1)  # networks this small lose more to waiting for threads than they gain
     chosen = study.schema.training.seed if seed is None else seed
-    with messages().status("reading, planning and building"):
-        return prepare(
-            study,
-            seed=chosen,
-            allowed_factory=allow_factory,
-            progress=None if study.schema.data.kind == "table" else show_reading,
-        )
+    with messages().status("reading, planning and building") as status:
+        return prepare(study, seed=chosen, allowed_factory=allow_factory, progress=reading_shown_by(status))
 
 
 @contextmanager
@@ -98,6 +93,8 @@ def _new_run(path: Path, prepared: Prepared) -> Iterator[RunFolder]:
     run = create_run(path, prepared)
     try:
         yield run
+    except typer.Exit:  # interrupted: the run is resumed, not removed
+        raise
     except (InosgdError, OSError, RuntimeError):
         if run.read_ledger().steps == 0:
             shutil.rmtree(run.path)

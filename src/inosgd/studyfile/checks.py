@@ -82,7 +82,9 @@ def _feature_problems(data: TableData) -> Iterator[Problem]:
     for name, feature in data.features.items():
         key = f"data.features.{name}"
         if name in (data.target, data.epsilon):
-            yield Problem(key, ABSENT, f"{name!r} is what data.target or data.epsilon names; it cannot be a feature")
+            yield Problem(
+                key, ABSENT, "data.target or data.epsilon names this column, so it cannot be a feature; leave it out"
+            )
         unknown = feature in (NumericFeature(), CategoricalFeature())
         if unknown and not data.unaccounted_scaling:
             fix = (

@@ -22,7 +22,6 @@ from inosgd.owners import Budget, Owners
 from inosgd.randomness import SeededSource, uniforms
 from inosgd.studyfile.budgets import budgets_by_epsilon, study_budgets
 from inosgd.studyfile.encoding import Encoding, codes_of
-from inosgd.studyfile.fingerprints import file_digest
 from inosgd.studyfile.reading import StudyFile
 from inosgd.studyfile.sources import Pixels, Progress, Source, label_error, open_source, open_source_at
 
@@ -80,7 +79,6 @@ class StudyData:
         held_out: The held-out examples; None if there are none.
         encoding: How raw data became tensors.
         classes: The name of each class.
-        fingerprints: A checksum of every file that was read.
     """
 
     owners: Owners
@@ -88,7 +86,6 @@ class StudyData:
     held_out: HeldOutExamples | None
     encoding: Encoding
     classes: tuple[str, ...]
-    fingerprints: dict[str, str]
 
 
 def load_data(study: StudyFile, progress: Progress | None = None) -> StudyData:
@@ -110,9 +107,7 @@ def load_data(study: StudyFile, progress: Progress | None = None) -> StudyData:
     judged_inputs = inputs if judged is source else judged.encode(encoding)
     examples = LabelledExamples(_rows(inputs, training), torch.from_numpy(targets))
     kept = HeldOutExamples(_rows(judged_inputs, held_out), torch.from_numpy(judged_targets), groups)
-    return StudyData(
-        owners, examples, kept if len(held_out) else None, encoding, classes, _fingerprints(study, source, judged)
-    )
+    return StudyData(owners, examples, kept if len(held_out) else None, encoding, classes)
 
 
 def joined_data(study: StudyFile, data: StudyData, path: Path, budgets: dict[str, Budget]) -> StudyData:
@@ -132,9 +127,7 @@ def joined_data(study: StudyFile, data: StudyData, path: Path, budgets: dict[str
     inputs = source.encode(data.encoding)
     examples = LabelledExamples(_rows(inputs, training), torch.from_numpy(targets))
     kept = HeldOutExamples(_rows(inputs, held_out), torch.from_numpy(judged_targets), groups)
-    return StudyData(
-        owners, examples, kept if len(held_out) else None, data.encoding, data.classes, source.fingerprints
-    )
+    return StudyData(owners, examples, kept if len(held_out) else None, data.encoding, data.classes)
 
 
 def held_out_rows(count: int, fraction: float, seed: int) -> BoolArray:
@@ -156,9 +149,13 @@ def _split(study: StudyFile, source: Source) -> tuple[IntArray, IntArray]:
     return training, held_out
 
 
+def only_rows(inputs: Any, rows: torch.Tensor) -> Any:
+    """Some of the inputs, in the form that they have."""
+    return inputs.only(rows) if isinstance(inputs, Pixels) else inputs[rows]
+
+
 def _rows(inputs: Any, rows: IntArray) -> Any:
-    chosen = torch.from_numpy(rows)
-    return inputs.only(chosen) if isinstance(inputs, Pixels) else inputs[chosen]
+    return only_rows(inputs, torch.from_numpy(rows))
 
 
 def _joined(first: Any, second: Any) -> Any:
@@ -239,11 +236,3 @@ def _by_epsilon(source: Source, delta: float | None) -> tuple[Texts, dict[str, B
     if source.labels.epsilons is None or delta is None:
         raise InvalidArgumentError(f"{source.path}: it names no budgets; give data.epsilon and budgets.delta")
     return budgets_by_epsilon(source.labels.epsilons, delta)
-
-
-def _fingerprints(study: StudyFile, *sources: Source) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for source in sources:
-        found |= source.fingerprints
-    budgets = study.schema.budgets.file
-    return found if budgets is None else found | {budgets: file_digest(study.locate(budgets))}

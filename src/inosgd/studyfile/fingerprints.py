@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
+from inosgd.datasets.image_folder import find_images
 from inosgd.errors import InvalidArgumentError
+from inosgd.studyfile.reading import StudyFile
+from inosgd.studyfile.schema import ImageData
 
 
-def file_digest(path: Path) -> str:
-    """The SHA-256 of a file's bytes."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def study_fingerprints(study: StudyFile) -> dict[str, str]:
+    """A checksum of every file and folder that the study names, by its name there."""
+    data = study.schema.data
+    names = [*([data.path] if isinstance(data.path, str) else data.path), *(data.held_out.path or [])]
+    if isinstance(data, ImageData):
+        names += [index for index in (data.index, data.held_out.index) if index is not None]
+    if study.schema.budgets.file is not None:
+        names.append(study.schema.budgets.file)
+    return {name: fingerprint(study.locate(name)) for name in names}
 
 
-def files_digest(folder: Path, paths: Iterable[Path]) -> str:
-    """One SHA-256 for many files: of their names, seen from ``folder``, and their digests, in the order of names."""
+def fingerprint(path: Path) -> str:
+    """The SHA-256 of a file; of a folder that of the names and digests of its images, in the order of names."""
+    if not path.exists():
+        raise InvalidArgumentError(f"{path}: there is no such file or folder; correct the path")
+    if path.is_file():
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
     total = hashlib.sha256()
-    for name, path in sorted((path.relative_to(folder).as_posix(), path) for path in paths):
-        total.update(f"{name}\0{file_digest(path)}\n".encode())
+    for image in find_images(path):
+        total.update(f"{image.relative_to(path).as_posix()}\0{fingerprint(image)}\n".encode())
     return total.hexdigest()
 
 

@@ -33,9 +33,9 @@ from inosgd.owners import Budget, Owners, OwnerTable
 from inosgd.plan import Plan
 from inosgd.runs import Resumed, RunFolder, begin, resume, train_durably
 from inosgd.studyfile.building import losses, study_method, study_model, study_optimizer, study_source
-from inosgd.studyfile.data import HeldOutExamples, LabelledExamples, StudyData, joined_data, load_data
+from inosgd.studyfile.data import HeldOutExamples, LabelledExamples, StudyData, joined_data, load_data, only_rows
 from inosgd.studyfile.description import describe, warnings_of
-from inosgd.studyfile.fingerprints import refuse_changes
+from inosgd.studyfile.fingerprints import fingerprint, refuse_changes, study_fingerprints
 from inosgd.studyfile.planning import study_plan
 from inosgd.studyfile.reading import StudyFile, parse_study
 from inosgd.studyfile.sources import Progress
@@ -51,6 +51,7 @@ class Prepared:
 
     study: StudyFile
     data: StudyData
+    fingerprints: dict[str, str]
     trainer: Trainer
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -80,7 +81,8 @@ def prepare(
     data = load_data(study, progress)
     _check_delta(study, data.owners.table)
     model = study_model(study, data, allowed_factory)
-    return _built(study, data, study_plan(study.schema.training, data.owners.table), model, seed)
+    plan = study_plan(study.schema.training, data.owners.table)
+    return _built(study, data, study_fingerprints(study), plan, model, seed)
 
 
 def create_run(path: Path, prepared: Prepared) -> RunFolder:
@@ -91,7 +93,7 @@ def create_run(path: Path, prepared: Prepared) -> RunFolder:
         "study": study.text,
         "study_path": str(study.path),
         "folder": str(study.folder),
-        "fingerprints": prepared.data.fingerprints,
+        "fingerprints": prepared.fingerprints,
         "seed": prepared.seed,
         "threads": torch.get_num_threads(),
     }
@@ -116,15 +118,16 @@ def prepare_again(run: RunFolder, *, allowed_factory: str | None = None, progres
     """
     study, description = run_study(run, allowed_factory)
     torch.set_num_threads(description["threads"])
-    data = load_data(study, progress)
-    refuse_changes(description["fingerprints"], data.fingerprints)
-    plan = run.plan()
-    for joined in _joined(run):
-        extra = joined_data(study, data, Path(joined["path"]), joined["budgets"])
-        refuse_changes({joined["path"]: joined["digest"]}, extra.fingerprints)
-        data = _together(data, extra)
+    joined, fingerprints = _joined(run), study_fingerprints(study)
+    refuse_changes(description["fingerprints"], fingerprints)
+    for each in joined:
+        refuse_changes({each["path"]: each["digest"]}, {each["path"]: fingerprint(Path(each["path"]))})
+    data, plan = load_data(study, progress), run.plan()
+    for each in joined:
+        data = _together(data, joined_data(study, data, Path(each["path"]), each["budgets"]))
     data = restricted(data, plan.table)
-    return _built(study, data, plan, study_model(study, data, allowed_factory), description["seed"])
+    model = study_model(study, data, allowed_factory)
+    return _built(study, data, fingerprints, plan, model, description["seed"])
 
 
 def run_study(run: RunFolder, allowed_factory: str | None) -> tuple[StudyFile, dict[str, Any]]:
@@ -142,7 +145,10 @@ def finish(run: RunFolder, prepared: Prepared, state: TrainingState, *, every: i
     callbacks = []
     if interval is not None and prepared.data.held_out is not None:
         callbacks.append(after_every(interval, lambda now: _add_metrics(run, prepared, now.model, now.step)))
-    train_durably(run, prepared.trainer, state, every=every, callbacks=callbacks, progress=progress)
+    try:
+        train_durably(run, prepared.trainer, state, every=every, callbacks=callbacks, progress=progress)
+    finally:
+        state.ledger.close()
     spent = state.ledger.spent()
     return save_outcome(prepared, run.path / "model", state.model, state.step, state.ledger.table, spent)
 
@@ -182,12 +188,12 @@ def judge(prepared: Prepared, model: nn.Module, step: int) -> Evaluation | None:
     return evaluate(model, held_out.inputs, held_out.targets, held_out.groups, names, step, balanced=balanced)
 
 
-def add_joined(run: RunFolder, path: Path, budgets: Mapping[str, Budget], digest: str) -> None:
+def add_joined(run: RunFolder, path: Path, budgets: Mapping[str, Budget]) -> None:
     """Note what owners who are about to join bring; it counts only once the ledger knows the owners."""
     entry = {
         "path": str(path.absolute()),
         "budgets": {name: [budget.epsilon, budget.delta] for name, budget in budgets.items()},
-        "digest": digest,
+        "digest": fingerprint(path),
     }
     kept = [each for each in _joined_entries(run) if not set(each["budgets"]) & set(budgets)]
     write_private(run.path / "joined.json", json.dumps([*kept, entry], indent=1).encode())
@@ -211,18 +217,24 @@ def restricted(data: StudyData, table: OwnerTable) -> StudyData:
             "began with, and those that owners joined with"
         )
     rows = torch.from_numpy(kept)
-    inputs = data.examples.inputs
-    chosen = inputs.only(rows) if hasattr(inputs, "only") else inputs[rows]
-    examples = LabelledExamples(chosen, data.examples.targets[rows])
+    examples = LabelledExamples(only_rows(data.examples.inputs, rows), data.examples.targets[rows])
     return replace(data, owners=owners, examples=examples, held_out=_regrouped(data, table))
 
 
 def _regrouped(data: StudyData, table: OwnerTable) -> HeldOutExamples | None:
+    """Held-out examples with groups that are rows of ``table``; those of withdrawn owners leave too."""
     if data.held_out is None:
         return None
-    row_of = {name: row for row, name in enumerate(table.names)}
-    new_rows = np.array([*(row_of.get(name, -1) for name in data.owners.table.names), -1])
-    return replace(data.held_out, groups=new_rows[data.held_out.groups])
+    row_of = {name: (row, size) for row, (name, _, size) in enumerate(table)}
+    before = [(name, size) for name, _, size in data.owners.table]
+    withdrawn = [size > 0 and row_of.get(name, (0, 1))[1] == 0 for name, size in before]
+    new_rows = np.array([*(row_of.get(name, (-1, 0))[0] for name, _ in before), -1])
+    groups = data.held_out.groups
+    stays = np.flatnonzero(~np.array([*withdrawn, False])[groups])
+    rows = torch.from_numpy(stays)
+    if not len(stays):
+        return None
+    return HeldOutExamples(only_rows(data.held_out.inputs, rows), data.held_out.targets[rows], new_rows[groups[stays]])
 
 
 def _together(data: StudyData, extra: StudyData) -> StudyData:
@@ -235,18 +247,20 @@ def _together(data: StudyData, extra: StudyData) -> StudyData:
     ordered = {name: budgets[name] for name in dict.fromkeys((*data.owners.table.names, *extra.owners.table.names))}
     owners = Owners.from_labels(names, ordered)
     examples = data.examples.followed_by(extra.examples)
-    joined = replace(data, owners=owners, examples=examples, fingerprints=data.fingerprints | extra.fingerprints)
+    joined = replace(data, owners=owners, examples=examples)
     judged = _regrouped(extra, owners.table)
     if data.held_out is not None and judged is not None:
         judged = data.held_out.followed_by(judged)
     return replace(joined, held_out=judged or data.held_out)
 
 
-def _built(study: StudyFile, data: StudyData, plan: Plan, model: nn.Module, seed: int | None) -> Prepared:
+def _built(
+    study: StudyFile, data: StudyData, fingerprints: dict[str, str], plan: Plan, model: nn.Module, seed: int | None
+) -> Prepared:
     training = study.schema.training
     trainer = Trainer(plan, data.owners, data.examples, losses, study_method(training))
     _probe(trainer, model)
-    return Prepared(study, data, trainer, model, study_optimizer(training, model), seed)
+    return Prepared(study, data, fingerprints, trainer, model, study_optimizer(training, model), seed)
 
 
 def _probe(trainer: Trainer, model: nn.Module) -> None:

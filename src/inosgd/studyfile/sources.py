@@ -28,7 +28,6 @@ from inosgd.studyfile.encoding import (
     TextColumn,
 )
 from inosgd.studyfile.features import CategoricalFeature, Feature, NumericFeature, TextFeature
-from inosgd.studyfile.fingerprints import file_digest, files_digest
 from inosgd.studyfile.reading import StudyFile
 from inosgd.studyfile.schema import ArrayData, ImageData, TableData
 
@@ -57,10 +56,6 @@ class Source(Protocol):
     @property
     def labels(self) -> Labels:
         """What each row is and whose it is."""
-
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """A checksum of every file that was read, by its name in the study."""
 
     def encoding(self, training: IntArray) -> Encoding:
         """The declared encoding; what is not declared is fitted to the ``training`` rows."""
@@ -92,7 +87,6 @@ class TableSource:
 
     path: str
     labels: Labels
-    fingerprints: dict[str, str]
     table: Table
     features: dict[str, Feature]
 
@@ -111,7 +105,6 @@ class ImageSource:
 
     path: str
     labels: Labels
-    fingerprints: dict[str, str]
     form: ImageFormat
     pixels: Pixels
 
@@ -130,7 +123,6 @@ class ArraySource:
 
     path: str
     labels: Labels
-    fingerprints: dict[str, str]
     file: Path
     data: ArrayData
     inputs: Array
@@ -185,8 +177,7 @@ def _open_table(study: StudyFile, data: TableData, names: Sequence[str]) -> Tabl
     for name, feature in data.features.items():
         if isinstance(feature, NumericFeature) and data.outside_range == "refuse" and feature.low is not None:
             _refuse_outside(table, name, feature)
-    digests = {name: file_digest(path) for name, path in zip(names, paths, strict=True)}
-    return TableSource(str(table.path), _labels(data, table), digests, table, data.features)
+    return TableSource(str(table.path), _labels(data, table), table, data.features)
 
 
 def _label_columns(data: TableData | ImageData) -> dict[str, str]:
@@ -246,10 +237,7 @@ def _open_images(
     form = ImageFormat(data.size[0], data.size[1], data.channels, data.resize)
     shown = paths if progress is None else progress(paths, "reading images")
     pixels = Pixels(read_images(shown, len(paths), form))
-    digests = {name: files_digest(folder, paths)}
-    if index is not None:
-        digests[index] = file_digest(study.locate(index))
-    return ImageSource(str(folder), labels, digests, form, pixels)
+    return ImageSource(str(folder), labels, form, pixels)
 
 
 def _open_arrays(study: StudyFile, data: ArrayData, name: str) -> ArraySource:
@@ -265,7 +253,7 @@ def _open_arrays(study: StudyFile, data: ArrayData, name: str) -> ArraySource:
     epsilons = None if data.epsilon is None else _array_epsilons(path, data.epsilon, arrays[data.epsilon])
     targets = array_texts(path, data.target, arrays[data.target])
     labels = Labels(targets, f"array {data.target!r}", owners, f"array {data.owner!r}", epsilons)
-    return ArraySource(str(path), labels, {name: file_digest(path)}, path, data, inputs)
+    return ArraySource(str(path), labels, path, data, inputs)
 
 
 def _refuse_outside_array(path: Path, name: str, declared: Range, inputs: Array) -> None:
