@@ -128,7 +128,7 @@ def life(path: Path, observed: Path, seed: int, patience: float = 600.0) -> bool
         try:
             train(path, observed, seed)
             status = 0
-        except BaseException as error:  # noqa: BLE001 - a forked child must never return
+        except BaseException as error:  # a forked child must never return
             print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
         os._exit(status)
     deadline = time.monotonic() + patience

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import numpy as np
@@ -9,7 +10,14 @@ import pytest
 from scipy import stats
 
 from inosgd.errors import InvalidArgumentError
-from inosgd.randomness import SecureSource, SeededSource, integers_below, uniforms
+from inosgd.randomness import (
+    SecureSource,
+    SeededSource,
+    integers_below,
+    source_from_state,
+    uniforms,
+    without_key,
+)
 
 
 def test_a_seed_repeats_and_has_no_default():
@@ -50,13 +58,50 @@ def test_a_forked_process_takes_a_key_of_its_own():
     assert (theirs != source.words(4)).all()
 
 
-def test_keys_are_replaced(monkeypatch):
-    monkeypatch.setattr(SecureSource, "BYTES_PER_KEY", 64)
+def test_a_key_is_gone_once_it_was_used():
     source = SecureSource()
-    source.words(8)
-    before = source._keystream
-    source.words(8)
-    assert source._keystream is not before
+    keys = [source.state()["key"]]
+    for count in (0, 3, 1000):
+        source.words(count)
+        keys.append(source.state()["key"])
+    assert len(set(keys)) == 4
+    with pytest.raises(InvalidArgumentError, match="at most"):
+        source.words(SecureSource.MOST_WORDS + 1)
+
+
+def test_saved_keys_do_not_lead_back():
+    """From the state after some words only later words follow: no function of ours gives an earlier one."""
+    source = SecureSource()
+    before = source.words(64)
+    later = SecureSource.from_state(source.state())
+    assert not np.isin(before, later.words(4096)).any()
+
+
+@pytest.mark.parametrize("drawn", [0, 1, 2, 3, 4, 5, 1001])
+@pytest.mark.parametrize("build", [lambda: SeededSource(5).stream("noise"), SecureSource], ids=["seeded", "secure"])
+def test_a_restored_source_goes_on_with_the_same_words(build, drawn):
+    source = build()
+    source.words(drawn)
+    restored = source_from_state(json.loads(json.dumps(source.state())))
+    assert (restored.words(7) == source.words(7)).all()
+    assert (restored.words(100) == source.words(100)).all()
+    assert restored.description == source.description
+
+
+def test_streams_of_a_restored_seeded_source_are_its_own():
+    source = SeededSource(5).stream("noise")
+    source.words(3)
+    restored = source_from_state(source.state())
+    assert (restored.stream("x").words(4) == source.stream("x").words(4)).all()
+
+
+def test_an_erased_key_gives_another_source_and_a_seed_hides_nothing():
+    secure, seeded = SecureSource(), SeededSource(1)
+    assert without_key(secure.state()) == {"kind": "secure", "key": None}
+    assert without_key(seeded.state()) == seeded.state()
+    assert (source_from_state(without_key(secure.state())).words(4) != secure.words(4)).all()
+    with pytest.raises(InvalidArgumentError, match="kind='coin'"):
+        source_from_state({"kind": "coin"})
 
 
 @pytest.mark.parametrize("source", [SeededSource(0), SecureSource()], ids=["seeded", "secure"])

@@ -220,6 +220,38 @@ def test_the_ledger_is_written_before_the_update():
     assert state.ledger.steps == 1
 
 
+def test_a_sum_that_is_bounded_less_tightly_than_it_is_charged_is_not_released(monkeypatch):
+    from inosgd import training
+
+    who = owners(LAVISH)
+    network = model()
+    before = nn.utils.parameters_to_vector(network.parameters()).detach().clone()
+    trainer = Trainer(plan_for(who), who, examples(), LOSSES, INO_SGD)
+    state = TrainingState.start(trainer, network, torch.optim.SGD(network.parameters(), lr=1.0), SeededSource(0))
+    bounded = training.BoundedSum
+    monkeypatch.setattr(training, "BoundedSum", lambda value, sensitivity: bounded(value, 1.001 * sensitivity))
+    with pytest.raises(InvalidArgumentError, match=r"owner 'a' is charged for a threshold of 0\.2"):
+        train_step(trainer, state)
+    assert torch.equal(nn.utils.parameters_to_vector(network.parameters()).detach(), before)
+    assert state.ledger.steps == 0
+
+
+def test_a_fingerprint_changes_with_every_step_and_repeats_with_the_streams():
+    who = owners(LAVISH)
+
+    def fingerprints(source) -> list[str | None]:
+        network = model()
+        trainer = Trainer(plan_for(who), who, examples(), LOSSES, INO_SGD)
+        state = TrainingState.start(trainer, network, torch.optim.SGD(network.parameters(), lr=1.0), source)
+        seen = [state.fingerprint()]
+        fit(trainer, state, callbacks=[lambda at, _: seen.append(at.fingerprint())])
+        return seen
+
+    assert len(set(fingerprints(SeededSource(0)))) == 4
+    assert fingerprints(SeededSource(0)) == fingerprints(SeededSource(0))
+    assert not set(fingerprints(SecureSource())) & set(fingerprints(SecureSource()))
+
+
 @pytest.mark.parametrize("build", [torch.optim.SGD, torch.optim.Adam, torch.optim.RMSprop])
 def test_any_optimizer_applies_the_noisy_gradient(build):
     who = owners(LAVISH)

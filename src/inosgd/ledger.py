@@ -251,7 +251,8 @@ class Ledger:
         Raises:
             LedgerError: If a record was edited, lost, moved or cannot follow; the error names it.
         """
-        records, chain = RecordFile.open(_existing(path))
+        replay(read_chain(_existing(path)))  # a ledger that cannot be believed is not touched
+        records, chain = RecordFile.open(path)
         ledger = cls.__new__(cls)
         ledger._begin(records, replay(chain), horizon, _messages(chain))
         return ledger
