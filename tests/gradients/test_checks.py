@@ -191,18 +191,19 @@ class TestInPlace:
 
 
 class TestUnsupportedCalls:
-    def test_packed_sequences(self):
-        class Packed(nn.Module):
+    def test_function_on_packed_data(self):
+        class OnData(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
-                self.lstm = nn.LSTM(2, 2, batch_first=True)
+                self.lstm = nn.LSTM(2, 2)
 
             def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-                packed = nn.utils.rnn.pack_padded_sequence(inputs, [3] * len(inputs), batch_first=True)
-                return self.lstm(packed)[1][0].transpose(0, 1)
+                data, sizes, _, _ = nn.utils.rnn.pack_padded_sequence(inputs, [3] * len(inputs), batch_first=True)
+                start = [inputs.new_zeros(1, len(inputs), 2)] * 2
+                return torch._VF.lstm(data, sizes, start, self.lstm._flat_weights, True, 1, 0.0, True, False)[1][0]
 
-        with pytest.raises(InvalidArgumentError, match=r"'lstm'.*pad the sequences"):
-            by_engine(ENGINE, Packed().double(), normal(2, 3, 2))
+        with pytest.raises(InvalidArgumentError, match=r"'lstm'.*call the nn.LSTM"):
+            by_engine(ENGINE, OnData().double(), normal(2, 3, 2))
 
     def test_random_layer_without_a_rule(self):
         class Noisy(nn.Module):

@@ -7,6 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, LayerCall, ReferenceEngine, register_rule
@@ -207,6 +208,77 @@ class TestRecurrent:
     @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
     def test_last_state_and_given_first_state(self, kind):
         assert_engine_exact(build(LastState(kind(3, 2, num_layers=2, batch_first=True))), normal(4, 5, 3))
+
+
+class TestPackedSequences:
+    """Sequences of different lengths, packed, give what each of them gives alone and without padding."""
+
+    @settings(max_examples=40, deadline=None, derandomize=True)
+    @given(
+        kind=st.sampled_from([nn.RNN, nn.GRU, nn.LSTM]),
+        lengths=st.lists(st.integers(1, 4), min_size=1, max_size=7),
+        read=st.sampled_from(["outputs", "last states"]),
+        num_layers=st.integers(1, 2),
+        bidirectional=flags,
+        batch_first=flags,
+        bias=flags,
+    )
+    def test_every_option(self, kind, lengths, read, **options):
+        model = build(Packed(kind(3, 2, **options), read))
+        assert_engine_exact(model, (normal(len(lengths), 4, 3), torch.tensor(lengths)))
+
+    @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
+    def test_given_first_state_sorted_input_and_projection(self, kind):
+        lengths = torch.tensor([4, 4, 2, 1])
+        for options in ({}, {"proj_size": 2, "bidirectional": True}) if kind is nn.LSTM else ({},):
+            layer = kind(3, 4, batch_first=True, **options)
+            model = build(Packed(layer, "outputs", enforce_sorted=True, start="proj_size" not in options))
+            assert_engine_exact(model, (normal(4, 4, 3), lengths))
+
+    def test_padding_has_no_part_in_anything(self):
+        model, inputs, lengths = build(Packed(nn.LSTM(3, 2), "outputs")), normal(3, 4, 3), torch.tensor([2, 4, 1])
+        first = by_engine(BookkeepingEngine(), model, (inputs, lengths))
+        inputs[0, 2:], inputs[2, 1:] = 1e3, -1e3
+        assert_close(by_engine(BookkeepingEngine(), model, (inputs, lengths)), first, tolerance=0)
+
+    def test_reference_engine(self):
+        model = build(Packed(nn.GRU(3, 2, bidirectional=True), "last states"))
+        examples = (normal(4, 4, 3), torch.tensor([3, 1, 4, 2]))
+        assert_close(by_engine(BookkeepingEngine(), model, examples), by_engine(ReferenceEngine(), model, examples))
+
+    def test_layer_on_packed_data_is_refused(self):
+        class OnPacked(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = nn.Linear(3, 2)
+
+            def forward(self, inputs: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+                packed = pack_padded_sequence(inputs, lengths.cpu(), batch_first=True, enforce_sorted=False)
+                changed = packed._replace(data=self.layer(packed.data))
+                return pad_packed_sequence(changed, batch_first=True)[0]
+
+        with pytest.raises(InvalidArgumentError, match=r"'layer': an output of shape \(5, 2\) for 3 examples"):
+            by_engine(BookkeepingEngine(), build(OnPacked()), (normal(3, 2, 3), torch.tensor([2, 1, 2])))
+
+
+class Packed(nn.Module):
+    """A recurrent layer on packed sequences; its outputs beyond the end of a sequence are zeros."""
+
+    def __init__(self, layer: nn.RNNBase, read: str, *, enforce_sorted: bool = False, start: bool = False) -> None:
+        super().__init__()
+        self.layer, self.read, self.enforce_sorted = layer, read, enforce_sorted
+        self.start = nn.Linear(3, layer.hidden_size) if start else None
+
+    def forward(self, inputs: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        packed = pack_padded_sequence(inputs, lengths.cpu(), batch_first=True, enforce_sorted=self.enforce_sorted)
+        states = []
+        if self.start is not None:
+            first = self.start(inputs[:, 0]).unsqueeze(0)
+            states = [(first, first.sin()) if isinstance(self.layer, nn.LSTM) else first]
+        output, last = self.layer(packed, *states)
+        if self.read == "outputs":
+            return pad_packed_sequence(output, batch_first=True, total_length=inputs.shape[1])[0]
+        return (torch.cat(last, 2) if isinstance(last, tuple) else last).transpose(0, 1)
 
 
 class Recurrent(nn.Module):
@@ -463,6 +535,13 @@ class TestModuleCalledTwice:
         assert CHUNK_ELEMENTS > 1
         monkeypatch.setattr(forms, "CHUNK_ELEMENTS", 1)
         assert_engine_exact(build(Twice(nn.LayerNorm(3))), normal(7, 3))
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+@pytest.mark.parametrize("count", COUNTS)
+def test_recurrent_layers_agree_with_the_reference_engine(kind, count):
+    model, examples = build(Recurrent(kind(3, 2, num_layers=2, batch_first=True))), normal(count, 4, 3)
+    assert_close(by_engine(BookkeepingEngine(), model, examples), by_engine(ReferenceEngine(), model, examples))
 
 
 @pytest.mark.parametrize("count", COUNTS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from inosgd import _validate
 from inosgd._arrays import FloatArray
 from inosgd.errors import InvalidArgumentError
+from inosgd.gradients.calls import StandIn, quicker, recorded_layer, recurrent_layer, standing_in
 from inosgd.gradients.engine import (
     ExampleLosses,
     Examples,
@@ -24,27 +25,24 @@ from inosgd.gradients.engine import (
     count_examples,
     trainable_parameters,
 )
-from inosgd.gradients.rules import pooling
 from inosgd.gradients.rules.attention import ATTENTION, recorded_attention
-from inosgd.gradients.rules.chain import Chain, ChainGradients
+from inosgd.gradients.rules.chain import ChainGradients
 from inosgd.gradients.rules.fallback import fallback_rule
 from inosgd.gradients.rules.forms import Form, Summed
 from inosgd.gradients.rules.recorder import Record, Recorder
 from inosgd.gradients.rules.recurrent import CELLS, recorded_recurrence
-from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, rule_for
+from inosgd.gradients.rules.rule import Gradients, rule_for
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A model, its losses, and the layers whose calls have to be recorded.
+    """A model, its losses, and how its calls are recorded.
 
     Attributes:
         model: The model.
         losses: From the model and a batch to one loss per example.
         parameters: The trainable parameters by name, in the order of `trainable_parameters`.
-        layers: Path, module and rule of every layer that is recorded when it is called.
-        chains: Modules that run as one operation where their input suits them, in place of their layers.
-        pools: Modules without parameters that run in another layout where their input suits them.
+        stand_ins: What is called in place of layers during a recorded pass; see `inosgd.gradients.calls`.
         functions: The parameters of recurrent and attention modules, by identity, with their module's path: these
             are recorded when the library's function for them is called.
     """
@@ -52,35 +50,31 @@ class Task:
     model: nn.Module
     losses: ExampleLosses
     parameters: dict[str, nn.Parameter]
-    layers: tuple[tuple[str, nn.Module, Rule], ...]
-    chains: tuple[tuple[nn.Module, Chain], ...]
-    pools: tuple[nn.MaxPool2d, ...]
+    stand_ins: tuple[tuple[nn.Module, StandIn], ...]
     functions: dict[int, str]
 
     @classmethod
     def of(cls, model: nn.Module, losses: ExampleLosses) -> Task:
         """The task for the model as it is now; what is trainable may change between batches."""
         parameters: dict[str, nn.Parameter] = {}
-        layers: list[tuple[str, nn.Module, Rule]] = []
-        chains: list[tuple[nn.Module, Chain]] = []
-        pools: list[nn.MaxPool2d] = []
+        stand_ins: list[tuple[nn.Module, StandIn]] = []
         functions: dict[int, str] = {}
         for path, module in model.named_modules():
-            if not module._parameters:
-                chain = Chain.of(module, path)
-                chains += [] if chain is None else [(module, chain)]
-                pools += [module] if type(module) is nn.MaxPool2d and "forward" not in vars(module) else []
-                continue
+            stand_in: StandIn | None = None
             trained = {name: p for name, p in module._parameters.items() if p is not None and p.requires_grad}
             parameters.update({f"{path}.{name}" if path else name: p for name, p in trained.items()})
-            if isinstance(module, nn.MultiheadAttention):
+            if not module._parameters:
+                stand_in = quicker(module, path)
+            elif isinstance(module, nn.MultiheadAttention):
                 functions.update({id(p): path for p in module.parameters() if p.requires_grad})
             elif isinstance(module, nn.RNNBase):
                 functions.update({id(p): path for p in trained.values()})
+                stand_in = recurrent_layer(module) if trained else None
             elif trained and id(next(iter(trained.values()))) not in functions:
-                layers.append((path, module, rule_for(module) or fallback_rule))
-        parameters = parameters or trainable_parameters(model)
-        return cls(model, losses, parameters, tuple(layers), tuple(chains), tuple(pools), functions)
+                stand_in = recorded_layer(path, module, rule_for(module) or fallback_rule)
+            if stand_in is not None:
+                stand_ins.append((module, stand_in))
+        return cls(model, losses, parameters or trainable_parameters(model), tuple(stand_ins), functions)
 
     @property
     def device(self) -> torch.device:
@@ -137,7 +131,8 @@ def record_pass(task: Task, examples: Examples) -> Page:
 
 def forward(task: Task, examples: Examples, recorder: Recorder) -> torch.Tensor:
     """The losses of a batch, with everything noted that the gradients need."""
-    with torch.enable_grad(), _recording(task, recorder):
+    functions = _RecordedFunctions(recorder, task.functions) if task.functions else nullcontext()
+    with torch.enable_grad(), standing_in(task.stand_ins, recorder), functions:
         losses = check_losses(task.losses(task.model, examples), recorder.count)
     for record in recorder.records:
         record.check_unchanged()
@@ -159,77 +154,6 @@ def flatten(parts: Sequence[torch.Tensor | None], parameters: Sequence[nn.Parame
     """The parts side by side; None stands for a parameter that nothing depends on."""
     pairs = zip(parts, parameters, strict=True)
     return torch.cat([like.new_zeros(like.numel()) if part is None else part.reshape(-1) for part, like in pairs])
-
-
-@contextmanager
-def _recording(task: Task, recorder: Recorder) -> Iterator[None]:
-    """Recorded calls in place of the layers' and of the library's fused functions, inside this block only."""
-    calls = [(module, _layer_call(module, recorder, path, rule)) for path, module, rule in task.layers]
-    if not recorder.differentiable:
-        calls += [(module, _chain_call(module, recorder, chain)) for module, chain in task.chains]
-        calls += [(module, _pool_call(module)) for module in task.pools]
-    functions = _RecordedFunctions(recorder, task.functions) if task.functions else nullcontext()
-    with _calling(calls), functions:
-        yield
-
-
-@contextmanager
-def _calling(calls: Sequence[tuple[nn.Module, Callable[..., Any]]]) -> Iterator[None]:
-    """Let each module's ``forward`` be the given one, inside this block only.
-
-    Unlike a hook this sees the layer's own output, before any hook of the user's has changed it.
-    """
-    before = [vars(module).get("forward") for module, _ in calls]
-    try:
-        for module, call in calls:
-            vars(module)["forward"] = call
-        yield
-    finally:
-        for (module, _), forward in zip(calls, before, strict=True):
-            if forward is None:
-                vars(module).pop("forward", None)
-            else:
-                vars(module)["forward"] = forward
-
-
-def _chain_call(module: nn.Module, recorder: Recorder, chain: Chain) -> Callable[..., Any]:
-    plain = module.forward
-
-    def call(inputs: Any) -> Any:
-        return chain.recorded(recorder, inputs) if chain.suits(inputs) else plain(inputs)
-
-    return call
-
-
-def _pool_call(module: nn.MaxPool2d) -> Callable[..., Any]:
-    plain = module.forward
-
-    def call(inputs: Any) -> Any:
-        return pooling.pooled(module, inputs) if pooling.suits(module, inputs) else plain(inputs)
-
-    return call
-
-
-def _layer_call(module: nn.Module, recorder: Recorder, path: str, rule: Rule) -> Callable[..., Any]:
-    plain = module.forward
-
-    def call(*arguments: Any, **keywords: Any) -> Any:
-        output = plain(*arguments, **keywords)
-        if not isinstance(output, torch.Tensor):
-            raise InvalidArgumentError(
-                f"module {path!r} ({type(module).__name__}) has parameters of its own and returns "
-                f"{type(output).__name__}; return one tensor, or use ReferenceEngine"
-            )
-        shown = output.detach()
-        kept = [leaf for leaf in (*arguments, *keywords.values()) if isinstance(leaf, torch.Tensor)]
-
-        def parts(gradient: torch.Tensor) -> Gradients:
-            return rule(LayerCall(module, arguments, keywords, shown, gradient))
-
-        recorder.add([output], parts, kept, path)
-        return output
-
-    return call
 
 
 class _RecordedFunctions(TorchFunctionMode):

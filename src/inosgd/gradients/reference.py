@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import itemgetter
 
 import torch
 from torch import nn
@@ -31,6 +32,9 @@ from inosgd.mechanism import combine, row_norms
 class ReferenceEngine:
     """Materialises the gradient of every example by vmap; memory grows with examples times parameters.
 
+    The library's recurrent layers (RNN, GRU, LSTM) cannot be mapped: a model that has one passes example by example,
+    with one backward pass for each.
+
     Attributes:
         chunk_size: How many examples vmap handles at once; None for all.
     """
@@ -45,7 +49,10 @@ class ReferenceEngine:
         if count == 0:
             yield _empty(model)
             return
-        values, gradients = _per_example(model, losses, examples, self.chunk_size)
+        if any(isinstance(module, nn.RNNBase) for module in model.modules()):
+            values, gradients = _one_by_one(model, losses, examples)
+        else:
+            values, gradients = _per_example(model, losses, examples, self.chunk_size)
         yield _ReferenceGradients(check_losses(values, count), gradients)
 
 
@@ -88,6 +95,21 @@ def _per_example(
     per_example = vmap(grad_and_value(loss), in_dims=(None, 0), randomness="different", chunk_size=chunk_size)
     gradients, values = per_example(parameters, examples)
     return values.detach(), torch.cat([gradients[name].flatten(1) for name in parameters], dim=1)
+
+
+@torch.enable_grad()
+def _one_by_one(model: nn.Module, losses: ExampleLosses, examples: Examples) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same as `_per_example`, by plain autograd on batches of one."""
+    parameters = list(trainable_parameters(model).values())
+    values, rows = [], []
+    for index in range(count_examples(examples)):
+        rows = slice(index, index + 1)
+        one = pytree.tree_map_only(torch.Tensor, itemgetter(rows), examples)
+        loss = check_losses(losses(model, one), 1).squeeze(0)
+        parts = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
+        values.append(loss.detach())
+        rows.append(torch.cat([part.flatten() for part in parts]))
+    return torch.stack(values), torch.stack(rows)
 
 
 def _empty(model: nn.Module) -> _ReferenceGradients:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import _VF, nn
 from torch.nn import functional
+from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.rules.forms import affine
@@ -169,12 +170,13 @@ def recorded_recurrence(
     """
     if not isinstance(arguments[3], bool):
         raise InvalidArgumentError(
-            f"module {recorder.where(arguments[3][0])!r}: packed sequences have no dimension of examples; "
-            "pad the sequences instead and select the last outputs"
+            f"module {recorder.where(arguments[3][0])!r}: the library's function was called on packed data, which has "
+            "no dimension of examples; call the nn.LSTM, nn.GRU or nn.RNN itself"
         )
     inputs, initial, flat, biased, layers, dropout, training, bidirectional, batch_first = arguments
     states = initial if isinstance(initial, tuple) else (initial,)
     hidden = inputs.transpose(0, 1) if batch_first else inputs
+    present = _present(recorder, hidden)
     directions = 2 if bidirectional else 1
     size = len(flat) // (layers * directions)
     finals = []
@@ -184,7 +186,8 @@ def recorded_recurrence(
             index = layer * directions + direction
             weights = Weights.of(flat[index * size : (index + 1) * size], biased)
             start = tuple(state[index] for state in states)
-            output, final = _run(recorder, cell, weights, hidden.flip(0) if direction else hidden, start)
+            seen, mask = (_flipped(hidden), _flipped(present)) if direction else (hidden, present)
+            output, final = _run(recorder, cell, weights, seen, mask, start)
             outputs.append(output.flip(0) if direction else output)
             finals.append(final)
         hidden = torch.cat(outputs, 2) if bidirectional else outputs[0]
@@ -194,8 +197,51 @@ def recorded_recurrence(
     return (result, *[torch.stack(parts) for parts in zip(*finals, strict=True)])
 
 
+def packed_call(
+    recorder: Recorder,
+    forward: Callable[..., Any],
+    batch_first: bool,
+    packed: PackedSequence,
+    *states: Any,
+    **keywords: Any,
+) -> Any:
+    """A recurrent layer on a packed sequence: padded, passed with the lengths noted, and packed again.
+
+    After its own end a sequence keeps its state, so that padding has no part in any output, state or gradient.
+    """
+    padded, lengths = pad_packed_sequence(packed, batch_first=batch_first)
+    recorder.lengths = lengths
+    try:
+        output, final = forward(padded, *states, **keywords)
+    finally:
+        recorder.lengths = None
+    order, examples = packed.sorted_indices, 0 if batch_first else 1
+    if order is not None:
+        output, lengths = output.index_select(examples, order), lengths[order.cpu()]
+    data, _ = _VF._pack_padded_sequence(output, lengths, batch_first)
+    return PackedSequence(data, packed.batch_sizes, order, packed.unsorted_indices), final
+
+
+def _present(recorder: Recorder, inputs: torch.Tensor) -> torch.Tensor | None:
+    """Which sequences have not ended, (time, examples, 1); None if all are equally long."""
+    if recorder.lengths is None:
+        return None
+    times = torch.arange(len(inputs), device=inputs.device)
+    return (times.unsqueeze(1) < recorder.lengths.to(inputs.device)).unsqueeze(2)
+
+
+def _flipped(values: Any) -> Any:
+    """The same, back from the last time to the first: sequences that end early begin late."""
+    return None if values is None else values.flip(0)
+
+
 def _run(
-    recorder: Recorder, cell: Cell, weights: Weights, inputs: torch.Tensor, state: State
+    recorder: Recorder,
+    cell: Cell,
+    weights: Weights,
+    inputs: torch.Tensor,
+    present: torch.Tensor | None,
+    state: State,
 ) -> tuple[torch.Tensor, State]:
     """One layer in one direction over (time, examples, features): its outputs and its last state."""
     joined = cell.shared and weights.b_ih is not None and weights.b_hh is not None
@@ -205,11 +251,11 @@ def _run(
     if cell.shared and weights.hh.requires_grad and not input_map.requires_grad:
         input_map.requires_grad_()  # W_hh takes its gradient from the map's, whatever is frozen
     offset = None if cell.shared else _offset(weights, input_map)
-    if cell.loop is not None and weights.project is None and not recorder.differentiable:
+    if cell.loop is not None and weights.project is None and present is None and not recorder.differentiable:
         hidden, *rest = cell.loop(input_map, weights.hh.detach(), *state)
         final = (hidden[-1], *rest)
     else:
-        hidden, final = _loop(recorder, cell.step, weights, input_map, offset, state)
+        hidden, final = _loop(recorder, cell.step, weights, input_map, offset, present, state)
     if offset is None:
         _record_shared(recorder, weights, inputs, hidden, input_map)
     else:
@@ -223,20 +269,27 @@ def _loop(
     weights: Weights,
     input_map: torch.Tensor,
     offset: torch.Tensor | None,
+    present: torch.Tensor | None,
     state: State,
 ) -> tuple[torch.Tensor, State]:
     """Step by step: the hidden states with the first one before them, and the last state."""
-    full, hidden = [], [state[0]]
+    full, projected, hidden = [], [], [state[0]]
     for time, x in enumerate(input_map.unbind(0)):
         hidden_map = state[0] @ weights.hh.mT
-        state = step(x, hidden_map if offset is None else hidden_map + offset[time], state)
+        new = step(x, hidden_map if offset is None else hidden_map + offset[time], state)
         if weights.project is not None:
-            full.append(state[0])
-            state = (functional.linear(state[0], weights.project), *state[1:])
+            full.append(new[0])
+            projected.append(functional.linear(new[0], weights.project))
+            new = (projected[-1], *new[1:])
+        state = new if present is None else _kept_after_the_end(new, state, present[time])
         hidden.append(state[0])
     if weights.project is not None:
-        _record_projection(recorder, weights.project, full, hidden[1:])
+        _record_projection(recorder, weights.project, full, projected)
     return torch.stack(hidden), state
+
+
+def _kept_after_the_end(new: State, old: State, present: torch.Tensor) -> State:
+    return tuple(torch.where(present, *both) for both in zip(new, old, strict=True))
 
 
 def _offset(weights: Weights, input_map: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,109 @@
+"""What stands in for modules during a recorded forward pass, and only then.
+
+A layer's call is recorded; some modules without a rule of their own run in a way that suits the engine better. All of
+it is done by giving modules another ``forward`` inside one ``with`` block. Unlike a hook this sees a layer's own
+output, before any hook of the user's has changed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence
+
+from inosgd.errors import InvalidArgumentError
+from inosgd.gradients.rules import pooling
+from inosgd.gradients.rules.chain import Chain
+from inosgd.gradients.rules.recorder import Recorder
+from inosgd.gradients.rules.recurrent import packed_call
+from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule
+
+Forward = Callable[..., Any]
+StandIn = Callable[[Recorder, Forward], Forward]
+"""From the pass's recorder and the module's own ``forward`` to what is called in its place."""
+
+
+@contextmanager
+def standing_in(stand_ins: Sequence[tuple[nn.Module, StandIn]], recorder: Recorder) -> Iterator[None]:
+    """Let each module be called by its stand-in, inside this block only."""
+    before = [(module, vars(module).get("forward")) for module, _ in stand_ins]
+    try:
+        for module, stand_in in stand_ins:
+            vars(module)["forward"] = stand_in(recorder, module.forward)
+        yield
+    finally:
+        for module, forward in before:
+            if forward is None:
+                vars(module).pop("forward", None)
+            else:
+                vars(module)["forward"] = forward
+
+
+def recorded_layer(path: str, module: nn.Module, rule: Rule) -> StandIn:
+    """The layer itself, with its call recorded."""
+    return partial(_recorded_layer, path, module, rule)
+
+
+def _recorded_layer(path: str, module: nn.Module, rule: Rule, recorder: Recorder, forward: Forward) -> Forward:
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        output = forward(*arguments, **keywords)
+        if not isinstance(output, torch.Tensor):
+            raise InvalidArgumentError(
+                f"module {path!r} ({type(module).__name__}) has parameters of its own and returns "
+                f"{type(output).__name__}; return one tensor, or use ReferenceEngine"
+            )
+        shown = output.detach()
+        kept = [leaf for leaf in (*arguments, *keywords.values()) if isinstance(leaf, torch.Tensor)]
+
+        def parts(gradient: torch.Tensor) -> Gradients:
+            return rule(LayerCall(module, arguments, keywords, shown, gradient))
+
+        recorder.add([output], parts, kept, path)
+        return output
+
+    return call
+
+
+def recurrent_layer(module: nn.RNNBase) -> StandIn:
+    """The layer itself, whose functions are recorded elsewhere, with packed sequences padded."""
+
+    def stand_in(recorder: Recorder, forward: Forward) -> Forward:
+        def call(inputs: Any, *states: Any, **keywords: Any) -> Any:
+            if isinstance(inputs, PackedSequence):
+                return packed_call(recorder, forward, module.batch_first, inputs, *states, **keywords)
+            return forward(inputs, *states, **keywords)
+
+        return call
+
+    return stand_in
+
+
+def quicker(module: nn.Module, path: str) -> StandIn | None:
+    """A faster way to run a module that has no parameters of its own, if there is one."""
+    if "forward" in vars(module):
+        return None
+    if type(module) is nn.MaxPool2d:
+        return partial(_pooling, module)
+    chain = Chain.of(module, path)
+    return None if chain is None else partial(_chained, chain)
+
+
+def _chained(chain: Chain, recorder: Recorder, forward: Forward) -> Forward:
+    def call(inputs: Any) -> Any:
+        if chain.suits(inputs) and not recorder.differentiable:
+            return chain.recorded(recorder, inputs)
+        return forward(inputs)
+
+    return call
+
+
+def _pooling(module: nn.MaxPool2d, _: Recorder, forward: Forward) -> Forward:
+    def call(inputs: Any) -> Any:
+        return pooling.pooled(module, inputs) if pooling.suits(module, inputs) else forward(inputs)
+
+    return call
