@@ -103,8 +103,8 @@ def _one_by_one(model: nn.Module, losses: ExampleLosses, examples: Examples) -> 
     parameters = list(trainable_parameters(model).values())
     values, rows = [], []
     for index in range(count_examples(examples)):
-        rows = slice(index, index + 1)
-        one = pytree.tree_map_only(torch.Tensor, itemgetter(rows), examples)
+        this = slice(index, index + 1)
+        one = pytree.tree_map_only(torch.Tensor, itemgetter(this), examples)
         loss = check_losses(losses(model, one), 1).squeeze(0)
         parts = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
         values.append(loss.detach())
