@@ -46,7 +46,7 @@ def reference_spending(run: Path) -> dict[str, float]:
             (float(phase.terms.sampling_rates[row]), float(phase.terms.noise_multipliers()[row]), phase.steps)
             for phase in ledger.phases
         ]
-        found[name] = reference_epsilon(exposures, budget.delta, "pld")
+        found[name] = reference_epsilon(exposures, budget.delta, "pld", discretization=5e-4)
     return found
 
 
@@ -74,7 +74,7 @@ def test_the_report_has_every_owner_within_its_budget(inosgd, tmp_path):
         assert 0 < owner["spent"] <= owner["epsilon"]
         assert 0 <= owner["held_out_recall"] <= 1
     for name, epsilon in reference_spending(tmp_path / "run").items():
-        assert epsilon <= report["owners"][name]["epsilon"] * (1 + 1e-6)
+        assert epsilon <= report["owners"][name]["epsilon"] * 1.001
 
 
 def test_a_seeded_run_repeats_itself_and_says_what_that_means(inosgd, tmp_path):
@@ -177,7 +177,7 @@ def test_raised_budgets_end_within_them(inosgd, tmp_path, monkeypatch):
     allowed = {"hospital_a": 3.0, "hospital_b": 2.0, "clinic": 9.0}
     assert {name: owner["epsilon"] for name, owner in report["owners"].items()} == allowed
     for name, epsilon in reference_spending(tmp_path / "run").items():
-        assert epsilon <= allowed[name] * (1 + 1e-6)
+        assert epsilon <= allowed[name] * 1.001
     assert report["owners"]["hospital_a"]["spent"] > 1.5  # the new budget is used, not only allowed
     assert inosgd("ledger", "run", "--verify").code == 0
 
@@ -200,7 +200,7 @@ def test_a_lowered_budget_restores_the_right_checkpoint(inosgd, tmp_path):
     report = json.loads(resumed.out)
     assert report["steps"] == 12
     assert report["owners"]["hospital_a"]["spent"] <= lowered
-    assert reference_spending(tmp_path / "run")["hospital_a"] <= lowered * (1 + 1e-6)
+    assert reference_spending(tmp_path / "run")["hospital_a"] <= lowered * 1.001
 
 
 def test_nothing_is_given_back_behind_a_release(inosgd, tmp_path):
@@ -212,6 +212,9 @@ def test_nothing_is_given_back_behind_a_release(inosgd, tmp_path):
     assert stopped.code == 0, stopped.err
     assert "would stop" in stopped.out
     assert "stopped" in inosgd("ledger", "run").out
+    resumed = inosgd("resume", "run")
+    assert resumed.code == 2
+    assert "was stopped: owner 'hospital_a'" in resumed.err
     assert json.loads(inosgd("ledger", "run", "--json").out)["released"] == 12
     assert inosgd("release", "run", "--step", 5).code == 2
 

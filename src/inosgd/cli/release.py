@@ -8,8 +8,10 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
+from inosgd.checkpoint import Checkpoint
 from inosgd.cli.console import results
 from inosgd.errors import InvalidArgumentError
+from inosgd.models.saved import read_description
 from inosgd.runs import RunFolder
 from inosgd.studyfile.runs import prepare_again, save_checkpoint
 
@@ -36,4 +38,12 @@ def release_command(
             save_checkpoint(folder, prepared, chosen, to)
     shown = results()
     shown.print(f"Released: the model after step {chosen.step}. What it has spent is never given back.")
-    shown.print(f"Weights: {escape(str(chosen.model_path if to is None else to))}", soft_wrap=True)
+    shown.print(f"Model: {escape(str(to or _saved(folder, chosen)))}", soft_wrap=True)
+
+
+def _saved(folder: RunFolder, chosen: Checkpoint) -> Path:
+    """The saved model with its card if it is the one of the checkpoint, else the checkpoint's weights."""
+    saved = folder.path / "model"
+    if (saved / "model.json").exists() and read_description(saved)["privacy"]["steps"] == chosen.step:
+        return saved
+    return chosen.model_path

@@ -76,7 +76,10 @@ def print_report(run: RunFolder, prepared: Prepared, outcome: Outcome) -> None:
         shown.print(f"[bold yellow]{escape(warning)}[/]\n")
     shown.print(f"Model:  {escape(str(_near(outcome.model)))}  (model-card.md says what it promises)", soft_wrap=True)
     shown.print(f"Ledger: inosgd ledger {escape(str(_near(run.path)))} --verify", soft_wrap=True)
-    shown.print(f"Before the model leaves the house: inosgd release {escape(str(_near(run.path)))}", soft_wrap=True)
+    shown.print(
+        f"Before the model, or a figure computed from it, leaves the house: inosgd release {escape(str(_near(run.path)))}",
+        soft_wrap=True,
+    )
 
 
 def _owner_table(outcome: Outcome) -> Table:

@@ -14,6 +14,7 @@ from inosgd import _validate
 from inosgd.cli.console import messages
 from inosgd.cli.reports import print_report, reading_shown_by, training_report
 from inosgd.cli.train import CHECKPOINTS, resumable
+from inosgd.errors import TrainingStoppedError
 from inosgd.runs import RunFolder
 from inosgd.studyfile.runs import finish, prepare_again, resume_training
 
@@ -33,6 +34,7 @@ def resume_command(
     if every is not None:
         _validate.whole(1, every=every)
     folder = RunFolder.open(run)
+    _refuse_stopped(folder)
     with folder.lock():
         with messages().status("reading and building") as status:
             prepared = prepare_again(folder, allowed_factory=allow_factory, progress=reading_shown_by(status))
@@ -46,3 +48,11 @@ def resume_command(
         typer.echo(json.dumps(training_report(folder, prepared, outcome)))
         return
     print_report(folder, prepared, outcome)
+
+
+def _refuse_stopped(folder: RunFolder) -> None:
+    reason = folder.read_ledger().stopped
+    if reason is not None:
+        raise TrainingStoppedError(
+            f"run {str(folder.path)!r} was stopped: {reason}. Go on after `inosgd budgets` has found a way"
+        )

@@ -8,6 +8,8 @@ import io
 import numpy as np
 from sklearn.datasets import load_breast_cancer
 
+from inosgd.planning import Fairness
+
 RANGES = {
     "mean radius": (5, 30),
     "mean texture": (5, 40),
@@ -30,7 +32,17 @@ SHARES = {"malignant": (0.6, 0.3, 0.1), "benign": (0.1, 0.3, 0.6)}
 def example_study(data_name: str) -> str:
     """The text of the example, which reads its data from the file ``data_name``."""
     features = "\n".join(f'"{name}" = [{low:g}, {high:g}]' for name, (low, high) in RANGES.items())
-    return _TEXT.replace("@DATA@", data_name).replace("@FEATURES@", features)
+    knobs = Fairness()
+    parts = {
+        "@DATA@": data_name,
+        "@FEATURES@": features,
+        "@EXPONENT@": f"{knobs.exponent:g}",
+        "@MAX_RATIO@": f"{knobs.max_ratio:g}",
+    }
+    text = _TEXT
+    for mark, part in parts.items():
+        text = text.replace(mark, part)
+    return text
 
 
 def example_data() -> str:
@@ -109,7 +121,7 @@ clipping_threshold = 0.1
 optimizer = "sgd"                 # "sgd", "adam", "adamw", "rmsprop", "adagrad"
 learning_rate = 10.0
 # tail = { shape = "beta", a = 1.0, b = 1.0, share = 0.5 }
-# fairness = { exponent = 8.0, max_ratio = 2.0, mix = 0.5 }
+# fairness = { exponent = @EXPONENT@, max_ratio = @MAX_RATIO@ }
 # seed = 0                        # repeatable, and therefore not private: for trying things out
 
 [evaluation]                      # of held-out rows

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
+from inosgd.planning import Fairness
 from inosgd.studyfile.features import Feature, parse_feature, parse_range
 
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
@@ -141,9 +142,9 @@ class TailSection(_Section):
 class FairnessSection(_Section):
     """The knobs of the variants ``fair`` and ``both``; exponent and max_ratio may be inf."""
 
-    exponent: Annotated[float, Field(ge=0)] = 8.0
-    max_ratio: Annotated[float, Field(ge=1)] = 2.0
-    mix: Annotated[float, Field(ge=0, le=1)] = 0.5
+    exponent: Annotated[float, Field(ge=0)] = Fairness().exponent
+    max_ratio: Annotated[float, Field(ge=1)] = Fairness().max_ratio
+    mix: Annotated[float, Field(ge=0, le=1)] = Fairness().mix
 
 
 class TrainingSection(_Section):

@@ -1,0 +1,103 @@
+"""Saved models come back as they were, whole or not at all."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from inosgd import InvalidArgumentError
+from inosgd.models import cnn, lstm, mlp
+from inosgd.models.saved import load_weights, loading_code, read_description, save_model
+
+DESCRIPTION = {
+    "title": "A model",
+    "inosgd": "0",
+    "architecture": {"name": "mlp", "arguments": {}, "inputs": [3], "symbols": None, "classes": 2, "seed": 0},
+    "classes": ["no", "y|es"],
+    "inputs": {
+        "kind": "table",
+        "columns": [
+            {"name": "a|b", "kind": "numeric", "low": 0.0, "high": 1.0, "fitted": True},
+            {"name": "c", "kind": "categorical", "categories": ["x", "y"], "fitted": False},
+        ],
+    },
+    "privacy": {
+        "epsilon": [0.5, 8.0],
+        "delta": [1e-5, 1e-5],
+        "owner_count": 2,
+        "owners": {"h": {"epsilon": 0.5, "delta": 1e-5, "spent": 0.4}},
+        "method": "ino-sgd",
+        "variant": "fair",
+        "accountant": "pld",
+        "steps": 3,
+        "randomness": "secure",
+        "guarantee": "G.",
+        "not_covered": ["This.", "That."],
+    },
+    "evaluation": {"overall": 0.5, "balanced": True, "worst": 0.25, "examples": 8, "classes": [1.0, None]},
+}
+
+
+def models() -> dict[str, tuple[nn.Module, torch.Tensor]]:
+    return {
+        "mlp": (mlp(3, 2, hidden=(4,), activation="gelu", seed=1), torch.ones(2, 3)),
+        "flat": (nn.Sequential(nn.Flatten(), *mlp(4, 2, activation="elu", seed=1)), torch.ones(2, 2, 2)),
+        "cnn": (cnn(1, 16, 16, 2, group_norm=True, seed=1), torch.ones(2, 1, 16, 16)),
+        "square": (nn.Sequential(nn.Unflatten(1, (1, 9)), *cnn(1, 9, 9, 2, seed=1)), torch.ones(2, 9, 9)),
+        "lstm": (lstm(9, 2, padding=0, seed=1), torch.tensor([[1, 2, 0], [3, 0, 0]])),
+    }
+
+
+@pytest.mark.parametrize("name", models())
+def test_the_code_in_the_card_builds_the_same_model(tmp_path, monkeypatch, name):
+    model, batch = models()[name]
+    folder = save_model(tmp_path / "model", model, DESCRIPTION)
+    program = loading_code(read_description(folder))
+    assert "inosgd" not in program
+    monkeypatch.chdir(folder)
+    found: dict = {}
+    exec(program, found)  # what a reader of the card does
+    assert torch.equal(found["model"](batch), model.eval()(batch))
+    assert found["classes"] == DESCRIPTION["classes"]
+
+
+def test_the_card_says_what_matters(tmp_path):
+    card = (save_model(tmp_path / "m", models()["mlp"][0], DESCRIPTION) / "model-card.md").read_text()
+    for words in (
+        "epsilon 0.5 to 8, of 2 owners", "1e-05", "ino-sgd, variant fair", "- That.", "yes, unaccounted", "a\\|b",
+        "50.0 % of 8 held-out examples", "(mean of the classes)", "25.0 % in the worst-off", "| h | 0.5 |",
+        "y\\|es | -",
+    ):  # fmt: skip
+        assert words in card
+
+
+def test_weights_must_fit(tmp_path):
+    folder = save_model(tmp_path / "m", mlp(3, 2, seed=0), DESCRIPTION)
+    assert torch.equal(load_weights(folder, mlp(3, 2, seed=5))[0].weight, mlp(3, 2, seed=0)[0].weight)
+    with pytest.raises(InvalidArgumentError, match="cannot be loaded"):
+        load_weights(folder, mlp(4, 2, seed=0))
+    (folder / "model.safetensors").write_bytes(b"torn")
+    with pytest.raises(InvalidArgumentError, match="cannot be loaded"):
+        load_weights(folder, mlp(3, 2, seed=0))
+
+
+def test_a_model_that_cannot_be_described_leaves_nothing_and_keeps_the_old_one(tmp_path):
+    folder = save_model(tmp_path / "m", mlp(3, 2, seed=0), DESCRIPTION)
+    before = (folder / "model.safetensors").read_bytes()
+    with pytest.raises(ValueError, match="JSON"):
+        save_model(folder, mlp(3, 2, seed=1), {**DESCRIPTION, "inputs": float("nan")})
+    assert (folder / "model.safetensors").read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+    save_model(folder, mlp(3, 2, seed=1), DESCRIPTION)
+    assert (folder / "model.safetensors").read_bytes() != before
+    assert all(path.stat().st_mode & 0o077 == 0 for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", json.dumps({"format": 99})])
+def test_what_is_no_description(tmp_path, text):
+    (tmp_path / "model.json").write_text(text)
+    with pytest.raises(InvalidArgumentError, match=r"model\.json"):
+        read_description(tmp_path)
