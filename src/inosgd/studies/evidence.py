@@ -47,7 +47,8 @@ class Evidence:
         name: The row of the registry.
         seeds: How many paired seeds.
         candidates: Learning rates that the baseline is tried with.
-        stated: Learning rates that are reported beside the chosen one.
+        stated: Learning rates that are reported beside the chosen one; the first of them, if there is one, gets the
+            whole programme, the others the methods and one fair plan.
         fair: The knobs of the fair plans.
         experiments: Ablations to run beside the methods, at the first stated rate.
         paper_accounting: Whether the paper's methods are also trained with its own accountant, RDP.
@@ -68,10 +69,10 @@ ABLATIONS = ("tail-length", "tail-shape", "step-tail", "order", "pareto", "under
 
 EVIDENCE = (
     Evidence("CF-EN", 10, (10, 20, 40, 80, 160, 320), (40.0,), GRID, ABLATIONS, True, 5),
-    Evidence("CR-EN", 10, (30, 60, 120, 240, 480), (120.0,), GRID, ABLATIONS, True, 5),
-    Evidence("CA-MLP", 10, (1.25, 2.5, 5, 10, 20), (2.5,), GRID, (), True, 5),
-    Evidence("PN-EN", 5, (0.1, 0.4, 1.6, 6.4, 25.6), (0.4,), SMALL_GRID, (), True, 2),
-    Evidence("MN-PC", 3, (6, 12, 24), (12.0,), SMALL_GRID),
+    Evidence("CR-EN", 5, (30, 60, 120, 240, 480), (120.0,), GRID, ABLATIONS, True, 5),
+    Evidence("CA-MLP", 5, (1.25, 2.5, 5, 10, 20), (2.5,), GRID, (), True, 5),
+    Evidence("PN-EN", 5, (2.5, 5, 10, 20, 40, 80), (), SMALL_GRID, (), True, 2),
+    Evidence("MN-PC", 3, (6, 12, 24), (12.0,)),
     Evidence("SU-LS", 3, (5, 10, 20, 40)),
     Evidence("CF-PC", 3, (3, 6, 12)),
     Evidence("CM-PC", 3, (3, 6, 12)),
@@ -103,8 +104,8 @@ def collect(
     best = max(tried, key=lambda rate: tried[rate])
     for rate in dict.fromkeys((*evidence.stated, best)):
         at_rate = with_learning_rate(study, rate)
-        ablations = evidence.experiments if rate == (evidence.stated or (best,))[0] else ()
-        rows = _train_all(evidence, at_rate, ablations, cache, jobs, notice)
+        whole = rate == (evidence.stated or (best,))[0]
+        rows = _train_all(evidence, at_rate, whole, cache, jobs, notice)
         yield Collected(evidence, at_rate, rate == best, tried, rows)
 
 
@@ -122,21 +123,25 @@ def tune(evidence: Evidence, study: Study, cache: Path, jobs: int | None, notice
     return found
 
 
-def experiment_rows(evidence: Evidence, variant: str, ablations: Sequence[str]) -> dict[str, list[Entrant]]:
-    """What is trained, by the name of the table it goes into."""
-    other = "scale" if variant == "sample" else "sample"
-    fair = [fair_entrant(method, fairness) for fairness in evidence.fair for method in (IDP_SGD, INO_SGD)]
-    tables = {variant: methods(variant), other: methods(other), "fair": [methods("fair")[0], *fair]}
-    return tables | {name: EXPERIMENTS[name].rows(variant) for name in ablations}
+def experiment_rows(evidence: Evidence, variant: str, *, whole: bool) -> dict[str, list[Entrant]]:
+    """What is trained, by the name of the table it goes into; beside the ``whole`` only the methods and a fair plan."""
+    knobs = evidence.fair if whole else (DEFAULT,)
+    fair = [fair_entrant(method, fairness) for fairness in knobs for method in (IDP_SGD, INO_SGD)]
+    tables = {variant: methods(variant), "fair": [methods("fair")[0], *fair]}
+    if whole:
+        other = "scale" if variant == "sample" else "sample"
+        tables[other] = methods(other)
+        tables |= {name: EXPERIMENTS[name].rows(variant) for name in evidence.experiments}
+    return tables
 
 
 def _train_all(
-    evidence: Evidence, study: Study, ablations: Sequence[str], cache: Path, jobs: int | None, notice: Notice
+    evidence: Evidence, study: Study, whole: bool, cache: Path, jobs: int | None, notice: Notice
 ) -> dict[str, dict[str, list[Result]]]:
     seeds = range(evidence.seeds)
-    tables = experiment_rows(evidence, study.variant, ablations)
+    tables = experiment_rows(evidence, study.variant, whole=whole)
     found = _train(study, tables, seeds, cache, jobs, notice)
-    if evidence.paper_accounting:
+    if evidence.paper_accounting and whole:
         by_renyi = dataclasses.replace(study, settings=dataclasses.replace(study.settings, accountant="rdp"))
         rows = _train(by_renyi, {study.variant: methods(study.variant)}, seeds, cache, jobs, notice)
         found[f"{study.variant}, RDP"] = rows[study.variant]

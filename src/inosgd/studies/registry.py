@@ -16,7 +16,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from inosgd.datasets import ASSIGNMENTS, Assignment, DataSet, assign, load, model_inputs
+from inosgd.datasets import ASSIGNMENTS, Assignment, DataSet, assign, model_inputs
+from inosgd.datasets.download import obtain
 from inosgd.errors import InvalidArgumentError
 from inosgd.models import MODELS
 from inosgd.studies.study import Groups, Settings, Study, StudyData
@@ -51,7 +52,7 @@ class Setting:
     balanced: bool = False
 
 
-_CNN_LAPTOP = Settings(steps=150, expected_batch_size=256, clipping_threshold=0.1, learning_rate=6.0)
+_CNN_LAPTOP = Settings(steps=100, expected_batch_size=256, clipping_threshold=0.1, learning_rate=6.0)
 _CIFAR_PAPER = Settings(steps=2000, expected_batch_size=1024, clipping_threshold=1.0, learning_rate=1.0)
 _FISH_PAPER = Settings(steps=4000, expected_batch_size=256, clipping_threshold=1.0, learning_rate=0.5)
 _BATCH = frozenset({"expected_batch_size"})
@@ -203,5 +204,5 @@ def _model(name: str, assignment: Assignment, loader: Loader, seed: int) -> nn.M
 
 @cache
 def _loaded(name: str, folder: Path) -> DataSet:
-    """Once per process: every seed of a study reads the same files."""
-    return load(name, folder)
+    """Once per process, downloaded if it has to be: every seed of a study reads the same files."""
+    return obtain(name, folder)
