@@ -74,12 +74,10 @@ def print_report(run: RunFolder, prepared: Prepared, outcome: Outcome) -> None:
     shown.print("spent: the ε of each single example, rounded up; never above the budget.\n")
     for warning in prepared.warnings:
         shown.print(f"[bold yellow]{escape(warning)}[/]\n")
+    here = escape(str(_near(run.path)))
     shown.print(f"Model:  {escape(str(_near(outcome.model)))}  (model-card.md says what it promises)", soft_wrap=True)
-    shown.print(f"Ledger: inosgd ledger {escape(str(_near(run.path)))} --verify", soft_wrap=True)
-    shown.print(
-        f"Before the model, or a figure computed from it, leaves the house: inosgd release {escape(str(_near(run.path)))}",
-        soft_wrap=True,
-    )
+    shown.print(f"Ledger: inosgd ledger {here} --verify", soft_wrap=True)
+    shown.print(f"Before the model, or a figure computed from it, leaves the house: inosgd release {here}")
 
 
 def _owner_table(outcome: Outcome) -> Table:
