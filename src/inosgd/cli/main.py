@@ -9,7 +9,21 @@ import typer
 from rich.markup import escape
 
 import inosgd
-from inosgd.cli import bench, budgets, compare, embed, ledger, new, plan, predict, release, reproduce, resume, train
+from inosgd.cli import (
+    bench,
+    budgets,
+    compare,
+    embed,
+    evidence,
+    ledger,
+    new,
+    plan,
+    predict,
+    release,
+    reproduce,
+    resume,
+    train,
+)
 from inosgd.cli.console import messages
 from inosgd.errors import InosgdError
 
@@ -30,6 +44,7 @@ app.command("release")(release.release_command)
 app.command("compare")(compare.compare_command)
 app.command("plan")(plan.plan_command)
 app.command("reproduce")(reproduce.reproduce_command)
+app.command("evidence")(evidence.evidence_command)
 app.command("embed")(embed.embed_command)
 app.add_typer(bench.app, name="bench")
 
