@@ -64,6 +64,16 @@ def test_a_quoted_cell_may_hold_delimiters_and_lines(tmp_path):
     assert table.texts("b").tolist() == ["x, or\ny", 'z "q"']
 
 
+@pytest.mark.parametrize("rows", [b'2,"y\n3,z\n', b'2,"y\n' + b"3,z\n" * 50_000])
+def test_an_open_quote_does_not_swallow_the_rest(tmp_path, rows):
+    with pytest.raises(InvalidArgumentError, match=r"t\.csv: row 2: a cell opens a quote"):
+        read(tmp_path, b"a,b\n1,x\n" + rows)
+
+
+def test_a_single_quote_within_a_cell_is_a_character(tmp_path):
+    assert read(tmp_path, b'a,b\n1,5" pipe\n').texts("b").tolist() == ['5" pipe']
+
+
 def test_several_files_are_read_as_one(tmp_path):
     for name in ("one.csv", "two.csv"):
         (tmp_path / name).write_text("a,b\n1,x\n")

@@ -203,6 +203,7 @@ def _read_text(path: Path, wanted: Mapping[str, str], delimiter: str) -> Any:
         if "UTF8" in str(error).upper():
             raise _encoding_error(path) from None
         raise InvalidArgumentError(f"{path}: cannot be read as a table ({_one_line(error)}); correct it") from None
+    _refuse_open_quote(path, delimiter)
     if uneven:
         row = uneven[0]
         where = f"row {row.number - 1}" if row.number else "a row"
@@ -211,6 +212,22 @@ def _read_text(path: Path, wanted: Mapping[str, str], delimiter: str) -> Any:
             "and quote cells that contain the delimiter"
         )
     return table
+
+
+def _refuse_open_quote(path: Path, delimiter: str) -> None:
+    """A quote that is opened and never closed would swallow all rows after it, without an error from the reader."""
+    with path.open("rb") as file:
+        if sum(piece.count(b'"') for piece in iter(lambda: file.read(1 << 20), b"")) % 2 == 0:
+            return
+    row = 0
+    with path.open(encoding="utf-8-sig", newline="") as text:
+        try:
+            for row, _ in enumerate(csv.reader(text, delimiter=delimiter, strict=True), start=1):  # noqa: B007
+                pass
+        except csv.Error:
+            raise InvalidArgumentError(
+                f"{path}: row {row}: a cell opens a quote and does not close it; close it, or double the quotes in cells"
+            ) from None
 
 
 def _header(path: Path, delimiter: str) -> list[str]:

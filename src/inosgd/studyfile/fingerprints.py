@@ -36,17 +36,18 @@ def fingerprint(path: Path) -> str:
     return total.hexdigest()
 
 
-def refuse_changes(recorded: Mapping[str, str], found: Mapping[str, str]) -> None:
+def refuse_changes(recorded: Mapping[str, str], found: Mapping[str, str], budgets: str | None = None) -> None:
     """Raise unless the files are those that the run began with.
 
     A run that went on with other data would be charged to budgets as if it had not: what was spent and what is spent
-    next would be about different examples.
+    next would be about different examples. ``budgets`` is the file of budgets, which has a command of its own.
     """
     for name in sorted({*recorded, *found}):
         if recorded.get(name) != found.get(name):
+            fix = "train anew with `inosgd train`" if name != budgets else "change budgets with `inosgd budgets`"
             raise InvalidArgumentError(
                 f"{name}: it is not the file that this run began with (SHA-256 {_short(recorded.get(name))} then, "
-                f"{_short(found.get(name))} now); put the old one back, or train anew with `inosgd train`"
+                f"{_short(found.get(name))} now); put the old one back, or {fix}"
             )
 
 

@@ -119,7 +119,7 @@ def prepare_again(run: RunFolder, *, allowed_factory: str | None = None, progres
     study, description = run_study(run, allowed_factory)
     torch.set_num_threads(description["threads"])
     joined, fingerprints = _joined(run), study_fingerprints(study)
-    refuse_changes(description["fingerprints"], fingerprints)
+    refuse_changes(description["fingerprints"], fingerprints, study.schema.budgets.file)
     for each in joined:
         refuse_changes({each["path"]: each["digest"]}, {each["path"]: fingerprint(Path(each["path"]))})
     data, plan = load_data(study, progress), run.plan()
