@@ -32,7 +32,7 @@ SMALL = Evidence("CF-EN", 2, (1.0, 4.0), (2.0,), (Fairness(),), ("order",))
 
 def test_from_trainings_to_the_page(made_up, tmp_path):
     found = list(collect(SMALL, tmp_path, tmp_path / "cache", jobs=1))
-    assert [each.learning_rate for each in found][0] == 2.0
+    assert found[0].learning_rate == 2.0
     assert found[-1].chosen
     assert set(found[0].tried) == {1.0, 4.0}
     assert found[-1].learning_rate == max(found[0].tried, key=found[0].tried.get)
