@@ -47,7 +47,7 @@ def test_the_table_and_the_condition(inosgd, made_up):
     outcome = inosgd(*QUICK, "--condition", "--experiment", "order")
     assert outcome.code == 0, outcome.err
     words = " ".join(outcome.out.split())
-    for wanted in ("descending-loss", "ascending-loss", "App. D.4.2 (IV)", "condition of Thm. 3.1", "Results: runs/"):
+    for wanted in ("descending-loss", "ascending-loss", "Fig. 19", "condition of Thm. 3.1", "Results: runs/"):
         assert wanted in words
 
 

@@ -128,14 +128,14 @@ def auto_clipping(variant: str) -> list[Entrant]:
 EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (
-        Experiment("methods", "what every owner gets from each method", "Fig. 3, 4, 5; App. D.2, D.3", methods),
-        Experiment("tail-length", "how long the tail should be", "App. D.4.2 (I)", tail_lengths),
-        Experiment("tail-shape", "which Beta parameters the tail should have", "App. D.4.2 (II)", tail_shapes),
-        Experiment("step-tail", "whether a step function does as well", "App. D.4.2 (III)", step_tails),
-        Experiment("order", "whether the order of losses matters", "App. D.4.2 (IV)", orders),
-        Experiment("pareto", "what balance costs, by each way to it", "App. D.4.3", pareto),
+        Experiment("methods", "what every owner gets from each method", "Fig. 5 to 7 and 11 to 15", methods),
+        Experiment("tail-length", "how long the tail should be", "Fig. 16", tail_lengths),
+        Experiment("tail-shape", "which Beta parameters the tail should have", "Fig. 17", tail_shapes),
+        Experiment("step-tail", "whether a step function does as well", "Fig. 18", step_tails),
+        Experiment("order", "whether the order of losses matters", "Fig. 19", orders),
+        Experiment("pareto", "what balance costs, by each way to it", "Fig. 20", pareto),
         Experiment("undersampling", "whether dropping liberal owners' data helps", "App. D.1.3", undersampling),
-        Experiment("auto-clipping", "whether automatic clipping changes the picture", "App. D.4.4", auto_clipping),
+        Experiment("auto-clipping", "whether automatic clipping changes the picture", "Fig. 21", auto_clipping),
         Experiment("fair-grid", "which exponent and cap a fair plan should have", "beyond the paper", fair_plans),
     )
 }
