@@ -134,7 +134,7 @@ EXPERIMENTS = {
         Experiment("step-tail", "whether a step function does as well", "Fig. 18", step_tails),
         Experiment("order", "whether the order of losses matters", "Fig. 19", orders),
         Experiment("pareto", "what balance costs, by each way to it", "Fig. 20", pareto),
-        Experiment("undersampling", "whether dropping liberal owners' data helps", "App. D.1.3", undersampling),
+        Experiment("undersampling", "whether dropping liberal owners' data helps", "Table 1", undersampling),
         Experiment("auto-clipping", "whether automatic clipping changes the picture", "Fig. 21", auto_clipping),
         Experiment("fair-grid", "which exponent and cap a fair plan should have", "beyond the paper", fair_plans),
     )
