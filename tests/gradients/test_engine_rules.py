@@ -469,6 +469,28 @@ class TestFallback:
         assert_engine_exact(build(OtherGain()), normal(4, 3))
         assert not used
 
+    @pytest.mark.parametrize("keep_output", [False, True])
+    def test_rule_that_reads_the_output(self, keep_output):
+        class Exponential(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.rate = nn.Parameter(torch.ones(3))
+
+            def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+                return torch.exp(self.rate * inputs)
+
+        outputs = []
+
+        def rule(call: LayerCall):
+            outputs.append(call.output)
+            value = torch.exp(call.module.rate * call.input)
+            return {(call.module.rate,): Dense((call.input * value * call.gradient,))}
+
+        register_rule(Exponential, rule, keep_output=keep_output)
+        model, examples = build(Exponential()), normal(4, 3)
+        assert_engine_exact(model, examples)
+        assert torch.equal(outputs[-1], model(examples)) if keep_output else outputs[-1] is None
+
     def test_rule_that_groups_parameters_in_two_ways(self):
         class Two(nn.Module):
             def __init__(self) -> None:

@@ -22,6 +22,7 @@ from inosgd._arrays import FloatArray
 from inosgd.errors import InosgdError
 from inosgd.gradients.checks import check_once
 from inosgd.gradients.engine import BatchGradients, ExampleLosses, Examples, Measured, count_examples
+from inosgd.gradients.memory import examples_that_fit
 from inosgd.gradients.recording import Task, flatten, record_pass
 
 
@@ -36,24 +37,35 @@ class BookkeepingEngine:
         physical_batch_size: At most this many examples are on the way through the model at once; None for all.
             A larger batch is measured piece by piece and then passed a second time for the weighted sum: the
             result is the same, and memory no longer grows with the batch.
+        memory_limit: About how many bytes a pass may take on top of the model and its batch; None for any number.
+            What an example takes is measured on a few of them before the first batch, and batches are split as far
+            as needed, at most into single examples. No batch fails for its size, however far above its mean.
     """
 
     physical_batch_size: int | None = None
+    memory_limit: int | None = None
 
     def __post_init__(self) -> None:
         if self.physical_batch_size is not None:
             _validate.whole(1, physical_batch_size=self.physical_batch_size)
+        if self.memory_limit is not None:
+            _validate.whole(1, memory_limit=self.memory_limit)
 
     @contextmanager
     def on(self, model: nn.Module, losses: ExampleLosses, examples: Examples) -> Iterator[BatchGradients]:
         """See `GradientEngine.on`. The model has hooks on it during forward passes only."""
         task = Task.of(model, losses)
         check_once(task, examples)
-        count = count_examples(examples)
-        if self.physical_batch_size is None or count <= self.physical_batch_size:
+        size = self._size_of_pieces(task, examples)
+        if count_examples(examples) <= size:
             yield record_pass(task, examples)
         else:
-            yield SplitBatch.measured(task, examples, self.physical_batch_size)
+            yield SplitBatch.measured(task, examples, size)
+
+    def _size_of_pieces(self, task: Task, examples: Examples) -> int:
+        """How many examples may pass at once."""
+        size = count_examples(examples) if self.physical_batch_size is None else self.physical_batch_size
+        return size if self.memory_limit is None else min(size, examples_that_fit(task, examples, self.memory_limit))
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,11 +103,12 @@ class SplitBatch:
     def weighted_sum(self, coefficients: FloatArray) -> torch.Tensor:
         """See `BatchGradients.weighted_sum`."""
         _validate.same_length(coefficients=coefficients, losses=self.result.losses)
+        sums: Iterator[torch.Tensor]
         if self.before[0].same_as(self.after):
             present = torch.split(torch.from_numpy(np.flatnonzero(coefficients)), len(self.pieces[0]))
-            sums = [self._plain(rows, coefficients) for rows in present if len(rows)]
+            sums = (self._plain(rows, coefficients) for rows in present if len(rows))
         else:
-            sums = list(self._replayed(coefficients))
+            sums = self._replayed(coefficients)
         parameters = list(self.task.parameters.values())
         total = flatten([None] * len(parameters), parameters)
         for each in sums:
@@ -130,7 +143,7 @@ class SplitBatch:
         if not torch.allclose(losses, first, rtol=tolerance, atol=tolerance, equal_nan=True):
             raise InosgdError(
                 "a second pass over the same examples gave other losses: the model changes between passes or draws "
-                "random numbers that torch.manual_seed does not govern; leave physical_batch_size=None"
+                "random numbers that torch.manual_seed does not govern; leave physical_batch_size and memory_limit None"
             )
 
 

@@ -21,7 +21,7 @@ from inosgd.gradients.rules import pooling
 from inosgd.gradients.rules.chain import Chain
 from inosgd.gradients.rules.recorder import Recorder
 from inosgd.gradients.rules.recurrent import packed_call
-from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule
+from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, keeps_output
 
 Forward = Callable[..., Any]
 StandIn = Callable[[Recorder, Forward], Forward]
@@ -57,7 +57,7 @@ def _recorded_layer(path: str, module: nn.Module, rule: Rule, recorder: Recorder
                 f"module {path!r} ({type(module).__name__}) has parameters of its own and returns "
                 f"{type(output).__name__}; return one tensor, or use ReferenceEngine"
             )
-        shown = output.detach()
+        shown = output.detach() if keeps_output(rule) else None
         kept = [leaf for leaf in (*arguments, *keywords.values()) if isinstance(leaf, torch.Tensor)]
 
         def parts(gradient: torch.Tensor) -> Gradients:

@@ -57,7 +57,9 @@ class _ChannelsLastPool(torch.autograd.Function):
         (places,) = ctx.saved_tensors
         arrived = gradients[0].contiguous(memory_format=torch.channels_last)
         like = torch.empty(ctx.shape, dtype=arrived.dtype, memory_format=torch.channels_last)  # never read or written
-        return _pool_backward(arrived, like, *ctx.settings, places).contiguous(), None
+        result = _pool_backward(arrived, like, *ctx.settings, places)
+        del arrived, like
+        return result.contiguous(), None
 
 
 def _pair(value: Any) -> list[int]:

@@ -30,14 +30,14 @@ class LayerCall(NamedTuple):
         module: The layer.
         arguments: What it was called with; the first dimension of each tensor counts the examples.
         keywords: The same by name.
-        output: What it returned.
+        output: What it returned, for a rule that was registered with ``keep_output``; None otherwise.
         gradient: The gradient of the summed losses with respect to the output.
     """
 
     module: Any
     arguments: tuple[Any, ...]
     keywords: Mapping[str, Any]
-    output: torch.Tensor
+    output: torch.Tensor | None
     gradient: torch.Tensor
 
     @property
@@ -56,11 +56,32 @@ Rule = Callable[[LayerCall], Gradients]
 """From a call to the gradients of the layer's trainable parameters; it must not change what it is given."""
 
 _RULES: dict[type[nn.Module], Rule] = {}
+_keep_output: set[Rule] = set()
 
 
-def register_rule(module_type: type[nn.Module], rule: Rule) -> None:
-    """Use ``rule`` for layers of this type, in place of any earlier rule."""
+def register_rule(module_type: type[nn.Module], rule: Rule, *, keep_output: bool = False) -> None:
+    """Use ``rule`` for layers of this type, in place of any earlier rule.
+
+    Args:
+        module_type: The type of layer.
+        rule: Its rule.
+        keep_output: Whether the rule reads ``call.output``. Keeping outputs takes memory: a plain step frees most of
+            them on the way.
+    """
     _RULES[module_type] = rule
+    if keep_output:
+        reads_output(rule)
+
+
+def reads_output(rule: Rule) -> Rule:
+    """Mark a rule as one that reads ``call.output``."""
+    _keep_output.add(rule)
+    return rule
+
+
+def keeps_output(rule: Rule) -> bool:
+    """Whether the outputs of layers under this rule have to be kept."""
+    return rule in _keep_output
 
 
 def rule_for(module: nn.Module) -> Rule | None:
