@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, LayerCall, ReferenceEngine, register_rule
-from inosgd.gradients.rules import Dense, rule_for
+from inosgd.gradients.rules import Dense, Lookups, forms, rule_for
 from inosgd.gradients.rules.fallback import fallback_rule
 from inosgd.gradients.rules.forms import CHUNK_ELEMENTS, affine
 from tests.gradients.gradient_oracle import assert_close, assert_engine_exact, by_engine, squared_output
@@ -94,7 +94,10 @@ class TestConvolution:
     @pytest.mark.parametrize("padding", [1, "same", "valid"])
     def test_padding_modes(self, mode, padding):
         model = build(nn.Conv2d(2, 3, (3, 2), padding=padding, padding_mode=mode))
-        assert_engine_exact(model, normal(4, 2, 5, 6))
+        line = build(nn.Conv1d(2, 3, 3, padding=padding, padding_mode=mode))
+        for count in COUNTS:
+            assert_engine_exact(model, normal(count, 2, 5, 6))
+            assert_engine_exact(line, normal(count, 2, 6))
 
     @pytest.mark.parametrize("stride", [1, 2])
     @pytest.mark.parametrize("groups", [1, 2])
@@ -124,6 +127,16 @@ class TestEmbedding:
         model = build(nn.Sequential(nn.Embedding(4, 3, padding_idx=padding), nn.Linear(3, 2)))
         assert_engine_exact(model, words)
 
+    @pytest.mark.parametrize("tables", [True, False])
+    @pytest.mark.parametrize("count", COUNTS)
+    def test_both_ways_on_one_shape(self, tables, count, monkeypatch):
+        words = torch.randint(0, 4, (count, 6), generator=torch.Generator().manual_seed(3))
+        model = build(nn.Sequential(nn.Embedding(4, 3), nn.Tanh()))
+        monkeypatch.setattr(Lookups, "_prefers_tables", lambda _: tables)
+        for elements in (forms.CHUNK_ELEMENTS, 24):
+            monkeypatch.setattr(forms, "CHUNK_ELEMENTS", elements)
+            assert_engine_exact(model, words)
+
 
 class TestNormalization:
     @quick
@@ -142,7 +155,9 @@ class TestNormalization:
         assert_engine_exact(build(nn.GroupNorm(groups, 4)), normal(count, 4, 2, *pixels))
 
     @pytest.mark.parametrize("count", COUNTS)
-    @pytest.mark.parametrize(("layer", "pixels"), [(nn.InstanceNorm1d, (5,)), (nn.InstanceNorm2d, (3, 2))])
+    @pytest.mark.parametrize(
+        ("layer", "pixels"), [(nn.InstanceNorm1d, (5,)), (nn.InstanceNorm2d, (3, 2)), (nn.InstanceNorm3d, (3, 2, 2))]
+    )
     def test_instance_norm(self, layer, pixels, count):
         assert_engine_exact(build(layer(3, affine=True)), normal(count, 3, *pixels))
 
@@ -169,10 +184,11 @@ class TestRecurrent:
         model = build(nn.Sequential(Recurrent(kind(3, 2, batch_first=batch_first, **options))))
         assert_engine_exact(model, normal(count, places, 3))
 
-    def test_relu_cells_and_projected_states(self):
-        assert_engine_exact(build(Recurrent(nn.RNN(3, 2, nonlinearity="relu", batch_first=True))), normal(4, 5, 3))
+    @pytest.mark.parametrize("count", COUNTS)
+    def test_relu_cells_and_projected_states(self, count):
+        assert_engine_exact(build(Recurrent(nn.RNN(3, 2, nonlinearity="relu", batch_first=True))), normal(count, 5, 3))
         projected = nn.LSTM(3, 4, proj_size=2, num_layers=2, bidirectional=True, batch_first=True)
-        assert_engine_exact(build(Recurrent(projected)), normal(4, 3, 3))
+        assert_engine_exact(build(Recurrent(projected)), normal(count, 3, 3))
 
     @pytest.mark.parametrize("frozen", ["weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0"])
     @pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
@@ -206,8 +222,9 @@ class TestRecurrent:
         assert_engine_exact(build(Fixed()), normal(3, 4, 3))
 
     @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
-    def test_last_state_and_given_first_state(self, kind):
-        assert_engine_exact(build(LastState(kind(3, 2, num_layers=2, batch_first=True))), normal(4, 5, 3))
+    @pytest.mark.parametrize("count", COUNTS)
+    def test_last_state_and_given_first_state(self, kind, count):
+        assert_engine_exact(build(LastState(kind(3, 2, num_layers=2, batch_first=True))), normal(count, 5, 3))
 
 
 class TestPackedSequences:
@@ -327,11 +344,12 @@ class TestAttention:
         assert_engine_exact(model, normal(count, places, 4))
 
     @pytest.mark.parametrize("widths", [{}, {"kdim": 3, "vdim": 5}])
-    def test_other_keys_and_values(self, widths):
-        layer = nn.MultiheadAttention(4, 2, batch_first=True, **widths)
-        model = build(CrossAttention(layer))
-        examples = (normal(3, 2, 4), normal(3, 5, widths.get("kdim", 4)), normal(3, 5, widths.get("vdim", 4)).sin())
-        assert_engine_exact(model, examples)
+    @pytest.mark.parametrize("bias", [True, False])
+    @pytest.mark.parametrize("count", COUNTS)
+    def test_other_keys_and_values(self, widths, bias, count):
+        model = build(CrossAttention(nn.MultiheadAttention(4, 2, batch_first=True, bias=bias, **widths)))
+        keys, values = normal(count, 5, widths.get("kdim", 4)), normal(count, 5, widths.get("vdim", 4)).sin()
+        assert_engine_exact(model, (normal(count, 2, 4), keys, values))
 
     @pytest.mark.parametrize("frozen", ["in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"])
     def test_frozen(self, frozen):
@@ -347,14 +365,16 @@ class TestAttention:
 
     @pytest.mark.parametrize("training", [True, False])
     @pytest.mark.parametrize("options", [{}, {"norm_first": True, "activation": "gelu"}])
-    def test_transformer_encoder(self, training, options):
+    @pytest.mark.parametrize("count", COUNTS)
+    def test_transformer_encoder(self, training, options, count):
         layer = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True, **options)
         model = build(nn.Sequential(layer, nn.Flatten(), nn.Linear(12, 2))).train(training)
-        assert_engine_exact(model, normal(5, 3, 4))
+        assert_engine_exact(model, normal(count, 3, 4))
 
-    def test_transformer_decoder(self):
+    @pytest.mark.parametrize("count", COUNTS)
+    def test_transformer_decoder(self, count):
         model = build(nn.TransformerDecoderLayer(4, 2, 6, dropout=0.0, batch_first=True))
-        assert_engine_exact(model, (normal(3, 2, 4), normal(3, 5, 4).cos()))
+        assert_engine_exact(model, (normal(count, 2, 4), normal(count, 5, 4).cos()))
 
     def test_frozen_encoder_with_a_trained_head(self):
         layer = nn.TransformerEncoderLayer(4, 2, 6, batch_first=True).requires_grad_(False)
@@ -552,8 +572,6 @@ class TestModuleCalledTwice:
         assert_engine_exact(build(Words()), words)
 
     def test_in_small_chunks(self, monkeypatch):
-        from inosgd.gradients.rules import forms
-
         assert CHUNK_ELEMENTS > 1
         monkeypatch.setattr(forms, "CHUNK_ELEMENTS", 1)
         assert_engine_exact(build(Twice(nn.LayerNorm(3))), normal(7, 3))

@@ -53,8 +53,8 @@ def private(
     engine: GradientEngine, model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, weights: Weights
 ) -> Step:
     """Norms, weights, clipping, weighted sum, noise, update: the whole private step."""
-    parameters: list[torch.Tensor] = list(model.parameters())
-    sizes = [parameter.numel() for parameter in parameters]
+    flat = [parameter.detach().view(-1) for parameter in model.parameters()]  # they share the parameters' memory
+    sizes = [len(parameter) for parameter in flat]
     thresholds = np.ones(len(inputs))
     clipping = FlatClipping()
 
@@ -64,9 +64,7 @@ def private(
             factors = clipping.factors(measured.grad_norms, thresholds)
             total = gradients.weighted_sum(weights(measured) * factors)
         total += torch.randn_like(total)
-        parts = [part.view_as(like) for part, like in zip(torch.split(total, sizes), parameters, strict=True)]
-        with torch.no_grad():
-            torch._foreach_add_(parameters, parts, alpha=-LEARNING_RATE / len(inputs))
+        torch._foreach_add_(flat, total.split_with_sizes(sizes), alpha=-LEARNING_RATE / len(inputs))
 
     return step
 

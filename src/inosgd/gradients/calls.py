@@ -85,10 +85,11 @@ def recurrent_layer(module: nn.RNNBase) -> StandIn:
 
 def quicker(module: nn.Module, path: str) -> StandIn | None:
     """A faster way to run a module that has no parameters of its own, if there is one."""
-    if "forward" in vars(module):
-        return None
-    if type(module) is nn.MaxPool2d:
-        return partial(_pooling, module)
+    make = _QUICKER.get(type(module))
+    return None if make is None or "forward" in vars(module) else make(module, path)
+
+
+def _chain(module: nn.Sequential, path: str) -> StandIn | None:
     chain = Chain.of(module, path)
     return None if chain is None else partial(_chained, chain)
 
@@ -107,3 +108,9 @@ def _pooling(module: nn.MaxPool2d, _: Recorder, forward: Forward) -> Forward:
         return pooling.pooled(module, inputs) if pooling.suits(module, inputs) else forward(inputs)
 
     return call
+
+
+_QUICKER: dict[type[nn.Module], Callable[[Any, str], StandIn | None]] = {
+    nn.MaxPool2d: lambda module, _: partial(_pooling, module),
+    nn.Sequential: _chain,
+}

@@ -60,18 +60,12 @@ class Task:
         stand_ins: list[tuple[nn.Module, StandIn]] = []
         functions: dict[int, str] = {}
         for path, module in model.named_modules():
-            stand_in: StandIn | None = None
-            trained = {name: p for name, p in module._parameters.items() if p is not None and p.requires_grad}
-            parameters.update({f"{path}.{name}" if path else name: p for name, p in trained.items()})
-            if not module._parameters:
+            if module._parameters:
+                trained = {name: p for name, p in module._parameters.items() if p is not None and p.requires_grad}
+                parameters.update({f"{path}.{name}" if path else name: p for name, p in trained.items()})
+                stand_in = _stand_in(path, module, list(trained.values()), functions)
+            else:
                 stand_in = quicker(module, path)
-            elif isinstance(module, nn.MultiheadAttention):
-                functions.update({id(p): path for p in module.parameters() if p.requires_grad})
-            elif isinstance(module, nn.RNNBase):
-                functions.update({id(p): path for p in trained.values()})
-                stand_in = recurrent_layer(module) if trained else None
-            elif trained and id(next(iter(trained.values()))) not in functions:
-                stand_in = recorded_layer(path, module, rule_for(module) or fallback_rule)
             if stand_in is not None:
                 stand_ins.append((module, stand_in))
         return cls(model, losses, parameters or trainable_parameters(model), tuple(stand_ins), functions)
@@ -80,6 +74,21 @@ class Task:
     def device(self) -> torch.device:
         """Where the model's first trainable parameter is."""
         return next(iter(self.parameters.values())).device
+
+
+def _stand_in(
+    path: str, module: nn.Module, trained: Sequence[nn.Parameter], functions: dict[int, str]
+) -> StandIn | None:
+    """What records a module with these trained parameters; where functions do it, they are added to ``functions``."""
+    if isinstance(module, nn.MultiheadAttention):
+        functions.update({id(p): path for p in module.parameters() if p.requires_grad})
+        return None
+    if not trained or id(trained[0]) in functions:
+        return None
+    if isinstance(module, nn.RNNBase):
+        functions.update({id(p): path for p in trained})
+        return recurrent_layer(module)
+    return recorded_layer(path, module, rule_for(module) or fallback_rule)
 
 
 @dataclass(frozen=True, eq=False)

@@ -70,10 +70,8 @@ class Chain:
     where: str
 
     @classmethod
-    def of(cls, module: nn.Module, where: str) -> Self | None:
+    def of(cls, module: nn.Sequential, where: str) -> Self | None:
         """The chain that a module is, or None: with anything unusual about it, its layers are run one by one."""
-        if type(module) is not nn.Sequential or "forward" in vars(module):
-            return None
         layers: list[Layer] = []
         for child in module._modules.values():
             layer = _linear_layer(child)

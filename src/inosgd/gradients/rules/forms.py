@@ -140,6 +140,8 @@ class Lookups:
 
     |g|^2 = sum_{s,t} [index_s = index_t] d_s . d_t
 
+    Where tables are small and sequences long, adding the d_t up in a table per example takes fewer operations.
+
     Attributes:
         outputs: d, of shape (examples, places, width).
         indices: The rows that were looked up, (examples, places).
@@ -151,7 +153,11 @@ class Lookups:
     table: int
 
     def squared_norms(self) -> torch.Tensor:
-        """The Gram matrix of d, masked by equal indices."""
+        """From the tables of a few examples at a time, or the Gram matrix of d, masked by equal indices."""
+        if self._prefers_tables():
+            size = max(1, CHUNK_ELEMENTS // (self.table * self.outputs.shape[2]))
+            chunks = zip(torch.split(self.outputs, size), torch.split(self.indices, size), strict=True)
+            return torch.cat([_squares(Lookups(*chunk, self.table).materialise()[0]) for chunk in chunks])
         same = self.indices.unsqueeze(1) == self.indices.unsqueeze(2)
         return pair_sum(self.outputs @ self.outputs.mT, same, self.outputs.shape[2])
 
@@ -162,10 +168,16 @@ class Lookups:
         return [total.index_add_(0, self.indices.flatten(), scaled)]
 
     def materialise(self) -> Sequence[torch.Tensor]:
-        """One table per example."""
+        """One table per example: the rows of one large table."""
         count, _, width = self.outputs.shape
-        tables = self.outputs.new_zeros(count, self.table, width)
-        return [tables.scatter_add_(1, self.indices.unsqueeze(2).expand_as(self.outputs), self.outputs)]
+        rows = self.indices + self.table * torch.arange(count, device=self.indices.device).unsqueeze(1)
+        tables = torch.ops.aten.embedding_dense_backward(self.outputs.contiguous(), rows, count * self.table, -1, False)
+        return [tables.view(count, self.table, width)]
+
+    def _prefers_tables(self) -> bool:
+        """A rule on shapes alone, so that runs reproduce."""
+        _, places, width = self.outputs.shape
+        return self.table * width < 4 * places * places
 
     def select(self, rows: torch.Tensor) -> Lookups:
         """The lookups of some examples."""
