@@ -226,7 +226,7 @@ def _refuse_open_quote(path: Path, delimiter: str) -> None:
                 pass
         except csv.Error:
             raise InvalidArgumentError(
-                f"{path}: row {row}: a cell opens a quote and does not close it; close it, or double the quotes in cells"
+                f"{path}: row {row}: a cell opens a quote and does not close it; close it, or double quotes in cells"
             ) from None
 
 
