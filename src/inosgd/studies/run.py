@@ -90,7 +90,7 @@ def train_once(
     trainer = Trainer(plan, data.owners, (data.inputs, data.targets), supervised(F.cross_entropy), entrant.method)
     model = study.model(seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=study.settings.learning_rate)
-    ledger = Ledger.for_plan(plan, ledger_path)
+    ledger = Ledger.for_plan(plan, ledger_path, durable=False)  # nothing of a study is released
     state = TrainingState.start(trainer, model, optimizer, SeededSource(seed), ledger)
     curve: list[Evaluation] = []
     record = _evaluator(data, curve, balanced=study.balanced)
