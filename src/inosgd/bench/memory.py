@@ -1,7 +1,4 @@
-"""Peak memory of one step, measured in a process of its own.
-
-Run as ``python -m inosgd.bench.memory MODEL METHOD``; it prints the peak over the start, in bytes.
-"""
+"""Peak memory of one step, measured in a process of its own, under the allocator's default settings."""
 
 from __future__ import annotations
 
@@ -16,14 +13,16 @@ from inosgd.errors import InosgdError
 
 def peak_memory(model: str, method: str) -> int:
     """The bytes that a step of ``method`` takes on top of the model and its batch, from a new process."""
-    command = [sys.executable, "-m", "inosgd.bench.memory", model, method]
+    program = "import sys; from inosgd.bench.memory import measure; print(measure(*sys.argv[1:]))"
+    command = [sys.executable, "-c", program, model, method]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  (our own module)
     if done.returncode != 0:
         raise InosgdError(f"memory of {method} on {model}: {done.stderr.strip().splitlines()[-1]}")
     return int(done.stdout)
 
 
-def _measure(model: str, method: str) -> int:
+def measure(model: str, method: str) -> int:
+    """The same in this process, which should be a new one: the peak of its resident memory over the start, in bytes."""
     bench = MODELS[model]
     small, *few = bench.make(batch_size=2)
     METHODS[method](small, *few)()  # loads whatever is loaded on first use
@@ -41,7 +40,3 @@ def _status(field: str) -> int:
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
     raise InosgdError(f"/proc/self/status has no {field}; memory is measured on Linux only")
-
-
-if __name__ == "__main__":
-    print(_measure(sys.argv[1], sys.argv[2]))
