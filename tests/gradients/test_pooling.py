@@ -42,6 +42,17 @@ def test_values_and_gradients_are_identical(count, channels, size, kernel, strid
     assert of_actual.is_contiguous()
 
 
+def test_a_few_images_at_a_time(monkeypatch):
+    layer, inputs = nn.MaxPool2d(3, 2), images(7, 8, 9, 9).requires_grad_()
+    expected = layer(inputs)
+    monkeypatch.setattr(pooling, "CHUNK_ELEMENTS", 2 * 8 * 81)
+    actual = pooling.pooled(layer, inputs)
+    assert torch.equal(actual, expected)
+    gradient = torch.linspace(-1, 1, expected.numel(), dtype=torch.float64).view_as(expected)
+    of_expected, of_actual = (torch.autograd.grad(output, inputs, gradient)[0] for output in (expected, actual))
+    assert torch.allclose(of_actual, of_expected, rtol=1e-12, atol=1e-14)
+
+
 def test_not_a_number_and_infinity():
     layer, inputs = nn.MaxPool2d(2), images(4, 8, 6, 6)
     inputs[0, 0, 0, 0], inputs[1, 1, 2, 2], inputs[2] = torch.nan, torch.inf, -torch.inf

@@ -8,6 +8,7 @@ layout, and they are handed over in it, so that a model notices nothing (``view`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,10 @@ from torch import nn
 CHANNELS = 8
 """From so many channels on, changing the layout twice costs less than it saves."""
 
+CHUNK_ELEMENTS = 1 << 20
+"""How many numbers change their layout at once."""
+
+_LAST = torch.channels_last
 _pool = torch.ops.aten.max_pool2d_with_indices
 _pool_backward = torch.ops.aten.max_pool2d_with_indices_backward
 
@@ -42,24 +47,31 @@ def pooled(layer: nn.MaxPool2d, inputs: torch.Tensor) -> torch.Tensor:
 
 
 class _ChannelsLastPool(torch.autograd.Function):
-    """Only where the maxima were is kept for the backward pass, and not the input in the other layout."""
+    """A few examples at a time change their layout and back, in the processor's cache.
+
+    Only where the maxima were is kept for the backward pass, and not the input in the other layout.
+    """
 
     @staticmethod
     def forward(ctx: Any, inputs: torch.Tensor, settings: tuple[Any, ...]) -> torch.Tensor:
-        output, places = _pool(inputs.contiguous(memory_format=torch.channels_last), *settings)
-        ctx.save_for_backward(places)
         ctx.shape, ctx.settings = inputs.shape, settings
-        result: torch.Tensor = output.contiguous()
-        return result
+        chunks = [_pool(part.contiguous(memory_format=_LAST), *settings) for part in _chunks(inputs, inputs.shape)]
+        ctx.save_for_backward(*[places for _, places in chunks])
+        return torch.cat([output.contiguous() for output, _ in chunks])
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        (places,) = ctx.saved_tensors
-        arrived = gradients[0].contiguous(memory_format=torch.channels_last)
-        like = torch.empty(ctx.shape, dtype=arrived.dtype, memory_format=torch.channels_last)  # never read or written
-        result = _pool_backward(arrived, like, *ctx.settings, places)
-        del arrived, like
-        return result.contiguous(), None
+        result = gradients[0].new_empty(ctx.shape)
+        parts = zip(_chunks(gradients[0], ctx.shape), _chunks(result, ctx.shape), ctx.saved_tensors, strict=True)
+        for arrived, target, places in parts:
+            like = torch.empty_like(target, memory_format=_LAST)  # never read or written
+            target.copy_(_pool_backward(arrived.contiguous(memory_format=_LAST), like, *ctx.settings, places))
+        return result, None
+
+
+def _chunks(values: torch.Tensor, shape: torch.Size) -> Sequence[torch.Tensor]:
+    """The values of a few images each, of inputs of this shape."""
+    return torch.split(values, max(1, CHUNK_ELEMENTS // shape[1:].numel()))
 
 
 def _pair(value: Any) -> list[int]:
