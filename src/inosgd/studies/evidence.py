@@ -73,9 +73,9 @@ EVIDENCE = (
     Evidence("CA-MLP", 5, (1.25, 2.5, 5, 10, 20), (2.5,), GRID, (), True, 5),
     Evidence("PN-EN", 5, (2.5, 5, 10, 20, 40, 80), (), SMALL_GRID, (), True, 2),
     Evidence("MN-PC", 3, (6, 12, 24), (12.0,)),
-    Evidence("SU-LS", 3, (5, 10, 20, 40)),
-    Evidence("CF-PC", 3, (3, 6, 12)),
-    Evidence("CM-PC", 3, (3, 6, 12)),
+    Evidence("SU-LS", 3, (10, 20, 40)),
+    Evidence("CF-PC", 3, (6, 12)),
+    Evidence("CM-PC", 3, (6, 12)),
 )
 
 
