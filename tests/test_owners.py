@@ -82,3 +82,11 @@ def test_arrays_cannot_be_changed_behind_the_tables_back():
 def test_bad_owners_are_refused_by_name(build, error, words):
     with pytest.raises(error, match=words):
         build()
+
+
+def test_epsilons_with_a_common_delta():
+    owners = Owners.from_labels(["a", "b"], {"a": 0.5, "b": Budget(2.0, 1e-6)}, delta=1e-5)
+    assert owners.table.epsilons.tolist() == [0.5, 2.0]
+    assert owners.table.deltas.tolist() == [1e-5, 1e-6]
+    with pytest.raises(InvalidArgumentError, match="owner 'a' has epsilon=.* alone; give Budgets or a common delta"):
+        Owners.from_labels(["a"], {"a": 0.5})

@@ -130,11 +130,22 @@ class Owners(ArrayValue):
         return rows
 
     @classmethod
-    def from_labels(cls, labels: Sequence[object] | npt.NDArray[Any], budgets: Mapping[Any, Budget]) -> Self:
+    def from_labels(
+        cls,
+        labels: Sequence[object] | npt.NDArray[Any],
+        budgets: Mapping[Any, Budget | float],
+        *,
+        delta: float | None = None,
+    ) -> Self:
         """Owners from one label per example and one budget per label.
+
+        A budget is a `Budget`, or an epsilon where a common ``delta`` is given.
 
         Rows follow the order of ``budgets``. An owner may have a budget and no example; a label without a
         budget is refused.
+
+        >>> Owners.from_labels(["a", "b", "a"], {"a": 0.5, "b": 5.0}, delta=1e-5).table.deltas.tolist()
+        [1e-05, 1e-05]
         """
         names = tuple(str(name) for name in budgets)
         _refuse_duplicates(names)
@@ -145,7 +156,7 @@ class Owners(ArrayValue):
                 message = f"owner {label!r} owns {size} examples and has no budget: add it to budgets"
                 raise UnknownOwnerError(label, message)
         rows = np.fromiter((row_of[label] for label in owned), dtype=np.int64, count=len(owned))
-        return cls._from_rows(rows, names, list(budgets.values()))
+        return cls._from_rows(rows, names, [_as_budget(name, given, delta) for name, given in budgets.items()])
 
     @classmethod
     def one_each(cls, epsilons: npt.ArrayLike, delta: float) -> Self:
@@ -164,6 +175,16 @@ class Owners(ArrayValue):
         epsilons = frozen_floats([budget.epsilon for budget in budgets])
         deltas = frozen_floats([budget.delta for budget in budgets])
         return cls(OwnerTable(names, epsilons, deltas, sizes), frozen_integers(rows))
+
+
+def _as_budget(name: object, given: Budget | float, delta: float | None) -> Budget:
+    if isinstance(given, Budget):
+        return given
+    if delta is None:
+        raise InvalidArgumentError(
+            f"budgets: owner {name!r} has epsilon={given} alone; give Budgets, or a common delta"
+        )
+    return Budget(float(given), delta)
 
 
 def _refuse_duplicates(names: tuple[str, ...]) -> None:

@@ -9,7 +9,6 @@ from torch import nn
 from torch.utils.data import Dataset
 
 from inosgd import INO_SGD, Owners, SeededSource, Trainer, TrainingState, fit, make_plan, supervised
-from inosgd.studyfile import budgets_by_name
 
 COUNT = 24
 LABELS = ["hospital", "clinic"] * (COUNT // 2)
@@ -90,7 +89,7 @@ def trained(name: str, build=None) -> tuple[nn.Module, TrainingState]:
     make, examples, losses = CASES[name]
     torch.manual_seed(0)
     model = (build or make)()
-    owners = Owners.from_labels(LABELS, budgets_by_name({"hospital": 2.0, "clinic": 50.0}, delta=1e-5))
+    owners = Owners.from_labels(LABELS, {"hospital": 2.0, "clinic": 50.0}, delta=1e-5)
     plan = make_plan(
         owners.table, steps=2, variant="scale", expected_batch_size=8, clipping_threshold=1.0, verify=False
     )

@@ -1,6 +1,6 @@
 """Study files: a user's own data, budgets and model, described in one TOML file."""
 
-from inosgd.studyfile.budgets import budgets_by_name, read_budgets
+from inosgd.studyfile.budgets import read_budgets
 from inosgd.studyfile.data import StudyData, load_data
 from inosgd.studyfile.problems import Problem, StudyFileError
 from inosgd.studyfile.reading import StudyFile, parse_study, read_study
@@ -13,7 +13,6 @@ __all__ = [
     "StudyData",
     "StudyFile",
     "StudyFileError",
-    "budgets_by_name",
     "create_run",
     "finish",
     "load_data",

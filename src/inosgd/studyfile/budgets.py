@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,15 +10,6 @@ from inosgd._arrays import FloatArray
 from inosgd.datasets.tables import Table, Texts, column_names, read_table
 from inosgd.owners import Budget
 from inosgd.studyfile.reading import StudyFile
-
-
-def budgets_by_name(epsilons: Mapping[str, float], *, delta: float) -> dict[str, Budget]:
-    """Budgets with a common delta, from one epsilon per owner.
-
-    >>> budgets_by_name({"hospital": 0.5, "clinic": 5.0}, delta=1e-5)["clinic"]
-    Budget(epsilon=5.0, delta=1e-05)
-    """
-    return {name: Budget(epsilon, delta) for name, epsilon in epsilons.items()}
 
 
 def study_budgets(study: StudyFile) -> dict[str, Budget] | None:
