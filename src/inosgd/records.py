@@ -91,7 +91,7 @@ def read_chain(path: Path) -> Chain:
     for index, line in enumerate(lines):
         if index == len(lines) - 1 and _is_torn(line):
             break
-        body, position = _decode(line.removesuffix(b"\n"), position, lines[index + 1 :])
+        body, position = _decode(line.removesuffix(b"\n"), position, content)
         bodies.append(body)
         hashes.append(position.hash)
         size += len(line)
@@ -208,7 +208,7 @@ def _own_hash(line: bytes) -> str | None:
     return digest if suffix == _HASH_KEY + digest.encode() + b'"}' else None
 
 
-def _decode(line: bytes, position: Position, later: list[bytes]) -> tuple[dict[str, Any], Position]:
+def _decode(line: bytes, position: Position, content: bytes) -> tuple[dict[str, Any], Position]:
     expected = position.records + 1
     try:
         fields = json.loads(line)
@@ -220,7 +220,7 @@ def _decode(line: bytes, position: Position, later: list[bytes]) -> tuple[dict[s
     if digest is None:
         raise _fault(expected, kind, "edited", "its content does not match its hash")
     if number != expected:
-        moved = number < expected or any(other.startswith(b'{"record":%d,' % expected) for other in later)
+        moved = number < expected or b'\n{"record":%d,' % expected in content
         fault = "reordered" if moved else "lost"
         raise _fault(expected, "unknown kind", fault, f"record {number} ({kind}) stands in its place")
     if previous != position.hash:
