@@ -239,6 +239,14 @@ def test_steps_without_a_checkpoint_are_given_up_with_a_word(run):
     assert (fresh_spending(run)[0] <= fresh_spending(run)[1]).all()
 
 
+def test_without_a_whole_checkpoint_there_is_nothing_to_go_back_to(run):
+    for checkpoint in run.checkpoints():
+        checkpoint.model_path.write_bytes(b"")
+    proposal = propose(run, budgets(strict=0.01), FAST)
+    assert (proposal.action, proposal.plan) == ("stop", None)
+    assert "no checkpoint is whole" in proposal.reason
+
+
 def test_a_proposal_that_time_has_overtaken_is_refused(run):
     proposal = propose(run, budgets(strict=2.0), FAST)
     train(run, 1)

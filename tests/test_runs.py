@@ -261,6 +261,16 @@ def test_releases_hold_what_was_spent(run):
     assert (body["kind"], body["model"]) == ("release", released.model_digest)
 
 
+def test_released_steps_are_not_computed_again(run):
+    """Their checkpoint is damaged: under the same noise even another rounding would say something of the sums."""
+    trained(run, SeededSource(0), steps=8)
+    with run.lock():
+        released = run.mark_release(8)
+    released.model_path.write_bytes(b"")
+    with pytest.raises(CheckpointError, match="released after step 8, and the last whole checkpoint is after step 4"):
+        trained(run)
+
+
 def test_rolled_back_steps_get_other_noise(run):
     """Were the noise the same, two different sums under it would differ by a sum without noise."""
     first = trained(twin_of(run), SeededSource(0))

@@ -128,6 +128,8 @@ def propose(run: RunFolder, changes: Changes, settings: PlanSettings | None = No
     table = changed_table(ledger, changes)
     past = _Past(ledger, table)
     step = _last_allowed_step(run, past)
+    if step < 0:
+        return past.proposal("stop", "no checkpoint is whole whose spending everybody allows", ledger.steps)
     if step < ledger.released:
         return past.proposal("stop", _released_reason(past), ledger.steps)
     current = run.plan()

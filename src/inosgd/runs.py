@@ -17,7 +17,8 @@ whose outcome was only in memory. The resumed run has the model, the optimizer, 
 random stream as they were; it draws the same samples, orders, masks and noise from them, with a seeded source and with
 a secure one, and so computes the same bits as the first time. The ledger compares the streams and terms of each such
 step with its record and charges nothing: one outcome was computed twice. Bits are the same on the same machine with the
-same number of threads; where rounding differs, the first outcome was never seen by anybody, because it died in memory.
+same number of threads; where rounding differs, the first outcome was never seen by anybody, because it died in memory
+(steps up to a release are never computed again).
 
     with run.lock():
         state = begin(run, trainer, model, optimizer, SecureSource())       # or resume(run, trainer, model, optimizer)
@@ -356,6 +357,7 @@ def resume(
         if checkpoint is None:
             _check_unbegun(run, ledger, source)
         else:
+            _check_not_behind_release(checkpoint, ledger)
             restore(checkpoint, state)
             _renew_after_change(run, checkpoint, state)
             run.forget_after(state.step)
@@ -453,6 +455,15 @@ def _check_unbegun(run: RunFolder, ledger: Ledger, source: RandomSource | None) 
         )
     if source is None:
         raise CheckpointError(f"run {str(run.path)!r} has no checkpoint and has not begun: begin it, or give a source")
+
+
+def _check_not_behind_release(checkpoint: Checkpoint, ledger: Ledger) -> None:
+    """Steps that were released are not computed again: on another machine rounding would differ under equal noise."""
+    if checkpoint.step < ledger.released:
+        raise CheckpointError(
+            f"the model was released after step {ledger.released}, and the last whole checkpoint is after step "
+            f"{checkpoint.step}; restore the checkpoint of the release from a copy"
+        )
 
 
 def _last_return(run: RunFolder) -> int:
