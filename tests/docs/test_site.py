@@ -1,0 +1,135 @@
+"""The site builds without a warning, its links lead somewhere, and the names on its pages exist."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import PAGES, ROOT
+
+WRITTEN_LATER = {ROOT / "evidence" / "RESULTS.md"}
+"""What `inosgd evidence` writes: hours of training, which may not have been done yet."""
+
+MISSING = [name for name in ("mkdocs", "material", "mkdocstrings") if importlib.util.find_spec(name) is None]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    if MISSING:
+        pytest.skip(f"{', '.join(MISSING)} not installed: pip install -e '.[docs]' builds the documentation")
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "true"}
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert built.returncode == 0, built.stdout + built.stderr
+    return folder
+
+
+class _Addresses(HTMLParser):
+    """What a page loads by itself, and where its links lead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        named = dict(attrs)
+        if tag in ("script", "img", "iframe"):
+            self.loaded.append(named.get("src") or "")
+        if tag == "link" and named.get("rel") in ("stylesheet", "preload", "preconnect"):
+            self.loaded.append(named.get("href") or "")
+
+
+def test_the_site_builds_with_warnings_as_errors(site):
+    assert (site / "guarantee.html").is_file()
+    assert "Trainer" in (site / "reference" / "training.html").read_text(encoding="utf-8")
+
+
+def test_the_site_loads_nothing_from_elsewhere(site):
+    for page in site.rglob("*.html"):
+        addresses = _Addresses()
+        addresses.feed(page.read_text(encoding="utf-8"))
+        assert [address for address in addresses.loaded if "//" in address] == [], page.name
+
+
+def test_links_to_modules_lead_to_the_reference(site):
+    page = (site / "paper-map.html").read_text(encoding="utf-8")
+    assert 'href="reference/training.html#inosgd.training"' in page
+    assert "../src" not in page
+
+
+def links_of(document: Path) -> list[str]:
+    text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return re.findall(r"\]\(([^)\s]+)\)", text)
+
+
+DOCUMENTS = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_relative_links_resolve(document):
+    for link in links_of(document):
+        target = (document.parent / link.partition("#")[0]).resolve()
+        if "://" not in link and target not in WRITTEN_LATER:
+            assert target.exists(), link
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_anchors_resolve(document):
+    for link in links_of(document):
+        path, _, anchor = link.partition("#")
+        target = (document.parent / path).resolve() if path else document
+        if anchor and "://" not in link and target.suffix == ".md":
+            assert anchor in anchors_of(target), link
+
+
+def anchors_of(document: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.*)$", document.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return {re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+
+
+IDENTIFIER = re.compile(r"`([A-Za-z_][\w.]*)(?:\([^`]*\))?`")
+OPACUS = {"BatchMemoryManager", "DPLSTM", "DPMultiheadAttention", "ModuleValidator.fix", "PrivacyEngine.make_private"}
+OPACUS |= {"p.grad_sample"}
+
+
+def known_words() -> set[str]:
+    places = [*ROOT.glob("src/**/*.py"), *ROOT.glob("tests/**/*.py"), ROOT / "pyproject.toml", ROOT / "Makefile"]
+    written = " ".join(path.read_text(encoding="utf-8") for path in places)
+    return set(re.findall(r"\w+", written)) | {path.stem for path in places} | {"py"}
+
+
+def unknown_names(text: str) -> list[str]:
+    """Names in code type that occur nowhere in the code, so that a page cannot outlive what it speaks of."""
+    words = known_words()
+    plain = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    named = sorted(set(IDENTIFIER.findall(plain)) - OPACUS)
+    return [name for name in named if not set(name.rstrip(".").split(".")) <= words]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_names_in_code_type_exist(document):
+    assert unknown_names(document.read_text(encoding="utf-8")) == []
+
+
+def test_a_name_that_does_not_exist_would_be_noticed():
+    assert unknown_names("`make_plan` and `make" + "_wish(3)`") == ["make" + "_wish"]
+
+
+def test_every_module_named_in_the_reference_exists():
+    for page in (ROOT / "docs" / "reference").glob("*.md"):
+        for module in re.findall(r"^::: ([\w.]+)$", page.read_text(encoding="utf-8"), flags=re.MULTILINE):
+            path = ROOT / "src" / Path(*module.split("."))
+            assert path.with_suffix(".py").is_file() or (path / "__init__.py").is_file(), module
+
+
+def test_no_page_speaks_of_a_machine():
+    for document in DOCUMENTS:
+        assert "/work/" not in document.read_text(encoding="utf-8"), document.name
