@@ -17,9 +17,11 @@ from inosgd import _validate
 from inosgd.analysis.summary import MeanSd
 from inosgd.cli.console import compact, messages, plain_table, results, rounded_up
 from inosgd.cli.folders import run_folder
+from inosgd.cli.report import report_at_end
 from inosgd.errors import InvalidArgumentError
 from inosgd.method import METHODS, method_named
 from inosgd.planning import VARIANTS
+from inosgd.report.measuring import measure_and_keep
 from inosgd.studies import STUDIES
 from inosgd.studies.comparison import Summary, compare, summarize, verdict
 from inosgd.studies.entrant import Entrant, entrants
@@ -35,6 +37,7 @@ def compare_command(
     steps: Annotated[int | None, typer.Option(help="Steps of each training, instead of the study's.")] = None,
     accountant: Annotated[str | None, typer.Option(help="pld or rdp.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder, which must not exist yet.")] = None,
+    report: Annotated[bool, typer.Option(help="Write report.html into the run folder.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
     """Train one model under the same individual budgets with several methods, and show what every owner gets."""
@@ -50,12 +53,18 @@ def compare_command(
     with run_folder(out, f"compare-{chosen.name}") as (working, final):
         runs = _run_all(chosen, entered, range(seeds), working)
         summaries = summarize(runs)
-        report = _report(chosen, entered, runs, summaries, final)
-        (working / "summary.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        summary = _report(chosen, entered, runs, summaries, final)
+        (working / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+        if report:
+            with messages().status("measuring the condition of Thm. 3.1 and the weights"):
+                measure_and_keep(chosen, entered, 0, working)
+    page = report_at_end(final) if report else None
     if as_json:
-        typer.echo(json.dumps(report))
+        typer.echo(json.dumps(summary))
         return
     _print(chosen, entered, summaries, seeds, final)
+    if page is not None:
+        results().print(f"Report: {page}", soft_wrap=True)
 
 
 def _study(name: str, steps: int | None, accountant: str | None) -> Study:

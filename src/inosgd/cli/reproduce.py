@@ -15,9 +15,11 @@ from rich.table import Table
 
 from inosgd import _validate
 from inosgd.cli.console import messages, plain_table, results
+from inosgd.cli.report import report_at_end
 from inosgd.datasets.location import data_folder
 from inosgd.errors import InvalidArgumentError
 from inosgd.planning import VARIANTS, Fairness
+from inosgd.report.measuring import keep, weights_of
 from inosgd.studies import views
 from inosgd.studies.conditions import condition_along
 from inosgd.studies.entrant import Entrant
@@ -47,8 +49,11 @@ def reproduce_command(
     ] = Fairness().max_ratio,
     data: Annotated[Path | None, typer.Option(help="Folder of the data sets; INOSGD_DATA if not given.")] = None,
     jobs: Annotated[int | None, typer.Option(help="Processes at a time; one per core if not given.")] = None,
-    condition: Annotated[bool, typer.Option("--condition", help="Also measure the condition of Thm. 3.1.")] = False,
+    condition: Annotated[
+        bool, typer.Option("--condition", help="Also measure the condition of Thm. 3.1, and weights.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder of the results; continued if it exists.")] = None,
+    page: Annotated[bool, typer.Option("--report/--no-report", help="Write report.html beside the results.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
     """Train a study of the paper by every method and plan asked for, and show what each owner gets."""
@@ -63,11 +68,15 @@ def reproduce_command(
     report = _report(study, scale, experiment, entered, range(seeds), store)
     if condition:
         report["condition"] = _conditions(study, entered)
+        _keep_along(study, entered, report["condition"], store.path.parent)
+    written = report_at_end(store.path.parent) if page else None
     if as_json:
         typer.echo(json.dumps(report))
         return
     _print(study, experiment, report)
     results().print(f"\nResults: {store.path}")
+    if written is not None:
+        results().print(f"Report: {written}", soft_wrap=True)
 
 
 def _conditions(study: Study, entered: Entered) -> dict[str, Any]:
@@ -76,6 +85,13 @@ def _conditions(study: Study, entered: Entered) -> dict[str, Any]:
         return {
             variant: {row.label: condition_along(study, row, 0) for row in rows} for variant, rows in entered.items()
         }
+
+
+def _keep_along(study: Study, entered: Entered, conditions: Mapping[str, Any], folder: Path) -> None:
+    """The condition and the weights of the study's usual plan, or of the only one, for the report."""
+    usual = study.variant if study.variant in entered else next(iter(entered))
+    keep(folder, "condition", conditions[usual])
+    keep(folder, "weights", weights_of(study, entered[usual], 0))
 
 
 def _names(text: str | None) -> list[str] | None:

@@ -1,0 +1,209 @@
+"""Charts: what each shows, how to read it, and which figure of the paper it corresponds to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from inosgd.report.charts_outcome import change_chart, ends_chart, pareto_chart, spending_chart
+from inosgd.report.charts_theory import condition_chart, roc_chart, terms_chart, weights_chart
+from inosgd.report.charts_training import classes_chart, loss_chart, progress_chart, recall_chart
+from inosgd.report.marks import Chart, panel_owners
+from inosgd.report.material import Material
+from inosgd.report.tables import Table, rows_of
+
+Tables = Mapping[str, Table]
+
+
+@dataclass(frozen=True)
+class Panels:
+    """How a page fits small multiples into its width.
+
+    Attributes:
+        columns: At most so many beside each other.
+        narrowest: No panel is narrower than this, in pixels, while there can be fewer columns.
+        own_axes: Whether every panel has a vertical axis of its own.
+        by_owner: Whether there is a panel for each owner that is switched on.
+    """
+
+    columns: int
+    narrowest: int
+    own_axes: bool = False
+    by_owner: bool = False
+
+
+@dataclass(frozen=True)
+class ChartEntry:
+    """One chart of the page.
+
+    Attributes:
+        name: What its figure files are called.
+        title: What it shows.
+        reading: One sentence on how to read it.
+        paper: The figure of the paper that it corresponds to.
+        table: The table without which it is left out.
+        build: From the material and its tables to an Altair chart.
+        panels: Given for small multiples.
+        also: Other tables that it draws from.
+    """
+
+    name: str
+    title: str
+    reading: str
+    paper: str
+    table: str
+    build: Callable[[Material, Tables], Chart]
+    panels: Panels | None = None
+    also: tuple[str, ...] = ()
+
+
+CHARTS = (
+    ChartEntry(
+        "owners",
+        "What every owner gets",
+        "Each mark is the share of held-out examples of an owner's kind that one method classifies right, with one "
+        "standard deviation over seeds; further right, or higher, is better, and marks close together are balance.",
+        "The ends of Fig. 5 and 11",
+        "ends",
+        ends_chart,
+    ),
+    ChartEntry(
+        "recall",
+        "Recall of each owner while training",
+        "One panel per owner, the strictest first: a line that climbs late or stays below shows an owner who is served "
+        "later or less; bands are one standard deviation over seeds.",
+        "Fig. 5 and 11",
+        "curves",
+        recall_chart,
+        Panels(4, 150, by_owner=True),
+    ),
+    ChartEntry(
+        "loss",
+        "Loss of each owner while training",
+        "The same panels for the mean held-out loss: a line that rises before it falls is the minority initial drop, "
+        "and a line that is still falling at the end would have used a larger budget.",
+        "Fig. 5 and 11, the panels of losses",
+        "curves",
+        loss_chart,
+        Panels(4, 150, by_owner=True),
+    ),
+    ChartEntry(
+        "progress",
+        "Overall and worst owner over time",
+        "All held-out examples, the owner with the lowest recall at each step, and the mean of the worse-off half: a "
+        "method is worth having if the second rises and the first does not fall.",
+        "Fig. 7 and 14 (overall), Fig. 12 (worst owner)",
+        "progress",
+        progress_chart,
+        Panels(3, 210),
+    ),
+    ChartEntry(
+        "budgets",
+        "Budget and spent",
+        "What each owner allows for each single record, and how much of it the whole training has spent, rounded up; "
+        "what reaches the limit uses the budget fully, and nothing may pass it.",
+        "No figure of its own; Thm. 3.3 promises it",
+        "spending",
+        spending_chart,
+    ),
+    ChartEntry(
+        "change",
+        "Change in recall against budget",
+        "Each mark is one owner's recall minus what idp-sgd gives it with the same seeds; a line that falls to the "
+        "right says that the stricter an owner is, the more it gains.",
+        "Fig. 6 and 13",
+        "changes",
+        change_chart,
+        also=("lines",),
+    ),
+    ChartEntry(
+        "pareto",
+        "Overall accuracy against imbalance",
+        "Every method and plan is a point, the small hollow ones those that no other chart shows; higher is more "
+        "accurate, further left is more balanced, and nothing is better in both than a point on the dashed line.",
+        "Fig. 20",
+        "pareto",
+        pareto_chart,
+    ),
+    ChartEntry(
+        "terms",
+        "Rates, thresholds and signals",
+        "What the plan asks of each owner: how often a record is drawn, how long its gradient may be, and how loud the "
+        "owner is against the noise; a steep line is the imbalance that budgets bring about.",
+        "Fig. 10",
+        "terms",
+        terms_chart,
+        Panels(3, 210, own_axes=True),
+    ),
+    ChartEntry(
+        "classes",
+        "Classes within owners",
+        "One panel per class, with its owner where that is known: classes of one owner may be learnt at very different "
+        "times although they have the same budget.",
+        "Fig. 15",
+        "classes",
+        classes_chart,
+        Panels(5, 130),
+    ),
+    ChartEntry(
+        "weights",
+        "Importance weights by owner",
+        "The mean weight of each owner's examples: 1 is kept whole; a lower line is an owner who is served so well "
+        "that the tail takes importance away from it. On held-out examples, for one seed.",
+        "Sec. 3.2 and Thm. 3.5; no figure of its own",
+        "weights",
+        weights_chart,
+        Panels(3, 210),
+    ),
+    ChartEntry(
+        "condition",
+        "The condition of Thm. 3.1",
+        "Below 0 the most liberal owner pulls so hard that the strictest owner's loss may rise; above, both can fall. "
+        "Measured on held-out examples, for one seed.",
+        "Thm. 3.1; Fig. 2 illustrates it",
+        "condition",
+        condition_chart,
+    ),
+    ChartEntry(
+        "roc",
+        "Membership audit",
+        "How well an attack tells members from others, owner by owner: along the diagonal it guesses, and the further "
+        "above, the more the model gives away.",
+        "Fig. 22",
+        "roc",
+        roc_chart,
+        Panels(3, 210),
+    ),
+)
+
+
+def available(tables: Tables) -> list[ChartEntry]:
+    """The charts that there are numbers for."""
+    return [entry for entry in CHARTS if entry.table in tables]
+
+
+def specification(entry: ChartEntry, material: Material, tables: Tables, *, validate: bool = False) -> dict[str, Any]:
+    """The Vega-Lite specification of a chart, without its data and its look.
+
+    Tests compare it with the schema of Vega-Lite (``validate``); it takes a second that readers need not wait. Its
+    parameters ``shown_methods``, ``shown_owners`` and ``panel_owners`` are the switches.
+    """
+    spec: dict[str, Any] = entry.build(material, tables).to_dict(validate=validate)
+    spec.pop("config", None)
+    switches = {
+        "shown_methods": list(material.main),
+        "shown_owners": [owner.name for owner in material.owners],
+        "panel_owners": panel_owners(material),
+    }
+    spec["params"] = [*spec.get("params", []), *({"name": name, "value": value} for name, value in switches.items())]
+    if entry.panels is not None:
+        spec["usermeta"] = {**spec.get("usermeta", {}), "panels": entry.panels.__dict__}
+    return spec
+
+
+def with_data(spec: Mapping[str, Any], entry: ChartEntry, tables: Tables) -> dict[str, Any]:
+    """The specification with the tables that it draws from, so that it stands on its own."""
+    used = (entry.table, *entry.also)
+    found = {name: rows_of(tables[name]) if name in tables else [] for name in used}
+    return {**spec, "datasets": {**spec.get("datasets", {}), **found}}

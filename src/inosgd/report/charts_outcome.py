@@ -1,0 +1,165 @@
+"""Charts of what training came to: for each owner, and for the balance between them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import altair as alt
+
+from inosgd.report.marks import (
+    EPSILON,
+    MOST_BARS,
+    SHOWN_METHOD,
+    SHOWN_OWNER,
+    STRICTEST_FIRST,
+    Chart,
+    distinct,
+    method_colour,
+    method_shape,
+    named,
+    owner_tooltips,
+    spread,
+    with_band,
+    zero_line,
+)
+from inosgd.report.material import Material
+from inosgd.report.tables import Table
+
+Tables = Mapping[str, Table]
+
+SHOWN = f"{SHOWN_METHOD} && {SHOWN_OWNER}"
+WHO = alt.Y("who:N", title=None, sort=STRICTEST_FIRST, axis=alt.Axis(labelLimit=170, grid=False))
+PERCENT = alt.Axis(format=".0%", tickCount=5)
+
+
+def ends_chart(material: Material, tables: Tables) -> Chart:
+    """The recall of every owner by every method: a line of marks per owner, or points against budgets if many."""
+    many = len(distinct(tables["ends"], "owner")) > MOST_BARS
+    base = with_band(alt.Chart(named("ends")).transform_filter(SHOWN), "recall").encode(color=method_colour(material))
+    tooltips = [alt.Tooltip("method:N"), *owner_tooltips(), *spread("recall", "recall", ".1%")]
+    tooltips += spread("loss", "loss", ".2f")[:1]
+    scale = alt.Scale(zero=False, padding=10)
+    if many:
+        base = base.encode(x=EPSILON)
+        recall = alt.Y("recall:Q", title="recall", scale=scale, axis=PERCENT)
+        points = base.mark_point(filled=True, size=46, opacity=0.75)
+        return points.encode(y=recall, shape=method_shape(material), tooltip=tooltips).properties(width=760, height=340)
+    base = base.encode(y=WHO, yOffset=_beside(material))
+    across = alt.X(
+        "recall:Q", title="recall at the end", scale=scale, axis=alt.Axis(format="~%", grid=True, tickCount=8)
+    )
+    rules = base.mark_rule(strokeWidth=2, opacity=0.4).encode(x=alt.X("low:Q", title="recall at the end"), x2="high:Q")
+    rules = rules.encode(color=method_colour(material))
+    points = base.mark_point(filled=True, size=80, opacity=1).encode(
+        x=across, shape=method_shape(material), tooltip=tooltips
+    )
+    return _tall(alt.layer(rules, points), material)
+
+
+def spending_chart(material: Material, tables: Tables) -> Chart:
+    """Bars within budgets, or points below the limit if owners are many."""
+    tooltips = [
+        alt.Tooltip("method:N"),
+        *owner_tooltips(),
+        alt.Tooltip("spent:Q", title="spent ε, rounded up", format=".4~r"),
+        alt.Tooltip("share:Q", title="share of the budget", format=".1%"),
+    ]
+    base = alt.Chart(named("spending")).transform_filter(SHOWN)
+    if len(distinct(tables["spending"], "owner")) > MOST_BARS:
+        spent = alt.Y("spent:Q", title="spent ε")
+        limit = base.mark_line(style="limit", strokeWidth=1.5).encode(x=EPSILON, y=alt.Y("epsilon:Q", title="spent ε"))
+        points = base.mark_point(filled=True, size=46, opacity=0.8).encode(
+            x=EPSILON, y=spent, color=method_colour(material), shape=method_shape(material), tooltip=tooltips
+        )
+        return alt.layer(limit, points).properties(width=760, height=320)
+    base = base.encode(y=WHO, yOffset=_beside(material))
+    axis = alt.Axis(grid=False, tickCount=6)
+    allowed = base.mark_bar(style="shadow").encode(x=alt.X("epsilon:Q", title="ε of each single record", axis=axis))
+    bars = base.mark_bar().encode(x="spent:Q", color=method_colour(material), tooltip=tooltips)
+    limit = base.mark_tick(thickness=2, style="limit", strokeDash=[], orient="vertical").encode(x="epsilon:Q")
+    return _tall(alt.layer(allowed, bars, limit), material)
+
+
+def _tall(chart: Chart, material: Material) -> Chart:
+    """The chart with a line for each owner, as high as its marks beside each other; a page keeps to it."""
+    mark = 15 if len(material.main) * len(material.owners) <= 20 else 9
+    per_owner = mark * len(material.main) + 14
+    return chart.properties(width=760, height=per_owner * len(material.owners), usermeta={"per_owner": per_owner})
+
+
+def _beside(material: Material) -> alt.YOffset:
+    return alt.YOffset("method:N", sort=list(material.main), scale=alt.Scale(domain=list(material.main), padding=0.3))
+
+
+def change_chart(material: Material, tables: Tables) -> Chart:
+    """A mark per owner and method, with the regression over all owners and seeds."""
+    points = len(tables["changes"]["owner"])
+    base = alt.Chart(named("changes")).transform_filter(SHOWN).encode(x=EPSILON, color=method_colour(material))
+    base = base.transform_calculate(low="datum.change - datum.change_sd", high="datum.change + datum.change_sd")
+    axis = alt.Axis(format="+.0%", tickCount=6)
+    change = alt.Y("change:Q", title="recall minus idp-sgd's", axis=axis)
+    tooltips = [alt.Tooltip("method:N"), *owner_tooltips(), *spread("change", "change", "+.1%")]
+    bars = base.mark_rule(strokeWidth=2, opacity=0.35 if points <= 60 else 0.12).encode(
+        y=alt.Y("low:Q", title="recall minus idp-sgd's"), y2="high:Q"
+    )
+    bars = bars.encode(color=method_colour(material))
+    marks = base.mark_point(filled=True, size=70 if points <= 60 else 36, opacity=0.9).encode(
+        y=change, shape=method_shape(material), tooltip=tooltips
+    )
+    lines = alt.Chart(named("lines")).transform_filter(SHOWN_METHOD).mark_line(strokeWidth=2.5, opacity=0.8)
+    lines = lines.encode(
+        x=EPSILON,
+        y=change,
+        color=method_colour(material),
+        tooltip=[
+            alt.Tooltip("method:N"),
+            alt.Tooltip("slope:Q", title="change per unit of ε", format="+.2%"),
+            alt.Tooltip("correlation:Q", format=".2f"),
+            alt.Tooltip("p:Q", format=".2~r"),
+        ],
+    )
+    return alt.layer(zero_line(), bars, lines, marks).properties(width=760, height=320)
+
+
+def pareto_chart(material: Material, _: Tables) -> Chart:
+    """A point per row; those that nothing is better than are joined."""
+    shown = f"!datum.far && ({SHOWN_METHOD} || !datum.main)"
+    base = alt.Chart(named("pareto")).transform_filter(shown)
+    across = alt.X(
+        "imbalance:Q",
+        title="imbalance: standard deviation of the owners' recalls (less is better)",
+        scale=alt.Scale(zero=False, padding=34),
+        axis=alt.Axis(format="~%", tickCount=6),
+    )
+    upward = alt.Y(
+        "overall:Q",
+        title="overall accuracy",
+        scale=alt.Scale(zero=False, padding=18),
+        axis=alt.Axis(format="~%", tickCount=6),
+    )
+    tooltips = [
+        alt.Tooltip("method:N"),
+        alt.Tooltip("plan:N"),
+        *spread("overall", "overall", ".1%"),
+        *spread("imbalance", "imbalance", ".1%"),
+        *spread("worst", "worst owner", ".1%"),
+    ]
+    base = base.encode(x=across, y=upward)
+    front = base.transform_filter("datum.front").mark_line(style="limit", strokeWidth=1.5)
+    front = front.encode(order=alt.Order("imbalance:Q"))
+    others = base.transform_filter("!datum.main").mark_point(style="limit", strokeDash=[], size=34, opacity=0.8)
+    main = base.transform_filter("datum.main")
+    marks = main.mark_point(filled=True, size=130, opacity=1).encode(
+        color=method_colour(material), shape=method_shape(material), tooltip=tooltips
+    )
+    names = [_names(material, main, remainder) for remainder in (0, 1)]
+    return alt.layer(front, others.encode(tooltip=tooltips), marks, *names).properties(width=760, height=360)
+
+
+def _names(material: Material, main: Chart, remainder: int) -> Chart:
+    """The names of every other row, above or below its mark, so that neighbours do not cover each other."""
+    chosen = [label for number, label in enumerate(material.main) if number % 2 == remainder]
+    text = main.transform_filter(alt.FieldOneOfPredicate(field="method", oneOf=chosen))
+    return text.mark_text(align="left", dx=10, dy=-9 if remainder else 11).encode(
+        text="method:N", color=method_colour(material)
+    )

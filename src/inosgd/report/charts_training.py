@@ -1,0 +1,85 @@
+"""Charts of what happens while a model is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import altair as alt
+
+from inosgd.report.marks import (
+    IN_PANEL,
+    PANEL_SPACING,
+    SHOWN_METHOD,
+    SHOWN_OWNER,
+    STEP,
+    STRICTEST_FIRST,
+    Chart,
+    banded,
+    distinct,
+    evenly,
+    method_colour,
+    named,
+    owner_tooltips,
+    with_band,
+)
+from inosgd.report.material import Material
+from inosgd.report.tables import MEASURES, Table
+
+Tables = Mapping[str, Table]
+
+
+def recall_chart(material: Material, _: Tables) -> Chart:
+    """A panel of recalls per owner."""
+    return _by_owner(material, "recall", "recall", ".1%")
+
+
+def loss_chart(material: Material, _: Tables) -> Chart:
+    """A panel of losses per owner."""
+    return _by_owner(material, "loss", "held-out loss", ".2f")
+
+
+def _by_owner(material: Material, field: str, title: str, number: str) -> Chart:
+    columns = min(4, len(material.owners))
+    width, height = {1: (440, 220), 2: (360, 200), 3: (250, 160)}.get(columns, (190, 130))
+    layers = banded(material, field, title, number, owner_tooltips())
+    layers = layers.properties(width=width, height=height, data=named("curves"))
+    panels = layers.facet(
+        facet=alt.Facet("who:N", sort=STRICTEST_FIRST, title=None),
+        columns=columns,
+        spacing=PANEL_SPACING,
+        bounds="flush",
+    )
+    return with_band(panels.transform_filter(f"{SHOWN_METHOD} && {IN_PANEL}"), field)
+
+
+def progress_chart(material: Material, _: Tables) -> Chart:
+    """A panel each for all examples, the worst owner and the worse-off half."""
+    layers = banded(material, "value", "classified right", ".1%", [alt.Tooltip("measure:N")])
+    layers = layers.properties(width=270, height=200, data=named("progress"))
+    facet = alt.Facet("measure:N", sort=list(MEASURES.values()), title=None)
+    panels = layers.facet(facet=facet, columns=3, spacing=PANEL_SPACING, bounds="flush")
+    return with_band(panels.transform_filter(SHOWN_METHOD), "value")
+
+
+def classes_chart(material: Material, tables: Tables) -> Chart:
+    """A panel per class; of many classes some that are evenly spaced."""
+    order = distinct(tables["classes"], "class")
+    chosen = evenly(order, 20)
+    base = alt.Chart().encode(
+        x=STEP,
+        y=alt.Y(
+            "recall:Q", title="recall", scale=alt.Scale(nice=False, padding=8), axis=alt.Axis(format=".0%", tickCount=3)
+        ),
+        color=method_colour(material),
+    )
+    tooltips = [alt.Tooltip("method:N"), alt.Tooltip("class:N"), alt.Tooltip("step:Q")]
+    numbers = alt.Tooltip("recall:Q", format=".1%")
+    points = base.mark_point(size=90, filled=True, opacity=0).encode(tooltip=[*tooltips, numbers])
+    layers = alt.layer(base.mark_line(interpolate="monotone"), points, data=named("classes"))
+    panels = layers.properties(width=150, height=90).facet(
+        facet=alt.Facet("class:N", sort=chosen, title=None), columns=5, spacing=PANEL_SPACING, bounds="flush"
+    )
+    owned = f"(datum.owner == null || {SHOWN_OWNER})"
+    return panels.transform_filter(f"{SHOWN_METHOD} && {owned}").transform_filter(
+        alt.FieldOneOfPredicate(field="class", oneOf=chosen)
+    )

@@ -1,0 +1,54 @@
+"""Figures: the charts of a page as files for papers and slides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from inosgd.errors import InvalidArgumentError
+from inosgd.report.charts import available, specification, with_data
+from inosgd.report.material import Material
+from inosgd.report.tables import all_tables
+from inosgd.report.theme import FIGURE_FONT, LIGHT, chart_config
+
+FORMATS = ("svg", "png", "pdf")
+
+
+def draw(spec: Mapping[str, Any], kind: str) -> bytes:
+    """A specification as the content of a file of this kind; nothing is fetched from anywhere."""
+    import vl_convert
+
+    if kind == "svg":
+        return str(vl_convert.vegalite_to_svg(dict(spec), allowed_base_urls=[])).encode()
+    if kind == "png":
+        return bytes(vl_convert.vegalite_to_png(dict(spec), scale=2, allowed_base_urls=[]))
+    return bytes(vl_convert.vegalite_to_pdf(dict(spec), allowed_base_urls=[]))
+
+
+def figure_files(material: Material, formats: Sequence[str], charts: Sequence[str] | None = None) -> dict[str, bytes]:
+    """The content of every figure by file name; ``charts`` are names of charts, all that there are if not given."""
+    tables = all_tables(material)
+    entries = available(tables)
+    known = [entry.name for entry in entries]
+    for name in charts or ():
+        if name not in known:
+            raise InvalidArgumentError(f"charts: {name!r} is not one of {', '.join(known)}")
+    for kind in formats:
+        if kind not in FORMATS:
+            raise InvalidArgumentError(f"formats: {kind!r} is not one of {', '.join(FORMATS)}")
+    config = {**chart_config(material.main, LIGHT, font=FIGURE_FONT), "background": "white"}
+    files: dict[str, bytes] = {}
+    for entry in entries:
+        if charts is None or entry.name in charts:
+            spec = {**with_data(specification(entry, material, tables), entry, tables), "config": config}
+            files |= {f"{entry.name}.{kind}": draw(spec, kind) for kind in formats}
+    return files
+
+
+def write_files(files: Mapping[str, bytes], folder: Path) -> list[Path]:
+    """Write figures into ``folder``, replacing those with the same names."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    return [folder / name for name in files]

@@ -1,0 +1,127 @@
+"""Marks: the parts that charts are put together from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from inosgd.report.material import Material
+from inosgd.report.tables import Table
+
+SHOWN_METHOD = "indexof(shown_methods, datum.method) >= 0"
+SHOWN_OWNER = "indexof(shown_owners, datum.owner) >= 0"
+IN_PANEL = "indexof(panel_owners, datum.owner) >= 0"
+"""What the switches of a page leave to be seen; all three are parameters of every specification."""
+
+MOST_PANELS = 12
+"""Small multiples of more than this are no longer looked at one by one: owners in between are left to the switches."""
+
+MOST_BARS = 24
+"""With more owners than this, a chart has a point per owner against its budget in place of a line of text each."""
+
+STEP = alt.X("step:Q", title="step", axis=alt.Axis(tickCount=4, format="d", labelFlush=True))
+EPSILON = alt.X(
+    "epsilon:Q",
+    title="budget ε",
+    scale=alt.Scale(zero=False, padding=14),
+    axis=alt.Axis(format=".4~r", tickCount=8, labelOverlap=True),
+)
+STRICTEST_FIRST = alt.EncodingSortField(field="epsilon", op="min", order="ascending")
+
+PANEL_SPACING = {"row": 34, "column": 16}
+OWN_AXES_SPACING = {"row": 64, "column": 58}
+"""Between small multiples; rows leave room for the titles of the next."""
+
+Chart = Any
+"""An Altair chart of any kind; its classes share no type that says so."""
+
+
+def zero_line() -> Chart:
+    """One line at 0."""
+    return alt.Chart(alt.InlineData(values=[{}])).mark_rule(style="limit").encode(y=alt.datum(0))
+
+
+def named(table: str) -> alt.NamedData:
+    """The data of a chart: a table that the specification carries."""
+    return alt.NamedData(name=table)
+
+
+def method_colour(material: Material) -> alt.Color:
+    """The colour of a row; a page shows the legend as its switches."""
+    legend = alt.Legend(title=None, orient="top", columns=3, symbolOpacity=1, symbolSize=70)
+    return alt.Color("method:N", scale=alt.Scale(domain=list(material.main)), legend=legend)
+
+
+def method_shape(material: Material) -> alt.Shape:
+    """The shape of a row's points, for those who cannot go by colour."""
+    shapes = ["circle", "triangle-up", "square", "diamond", "cross", "triangle-down"]
+    scale = alt.Scale(domain=list(material.main), range=[shapes[n % 6] for n in range(len(material.main))])
+    return alt.Shape("method:N", scale=scale, legend=None)
+
+
+def budget_colour() -> alt.Color:
+    """Owners by their budgets, from the strictest to the most liberal."""
+    return alt.Color(
+        "epsilon:Q", title="budget ε", legend=alt.Legend(orient="top", type="gradient", gradientLength=160)
+    )
+
+
+def banded(material: Material, field: str, title: str, number: str, also: Sequence[alt.Tooltip]) -> Chart:
+    """A line per method with a band of one standard deviation over seeds, and numbers under the pointer."""
+    colour = method_colour(material)
+    axis = alt.Axis(format=_axis(number), tickCount=4)
+    value = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False, nice=False, padding=8), axis=axis)
+    base = alt.Chart().encode(x=STEP, color=colour)
+    band = base.mark_area(opacity=0.16).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
+    line = base.mark_line(interpolate="monotone").encode(y=value)
+    shown = [alt.Tooltip("method:N"), *also, alt.Tooltip("step:Q"), *spread(field, title, number)]
+    points = base.mark_point(size=90, filled=True, opacity=0).encode(y=value, tooltip=shown)
+    return alt.layer(band, line, points)
+
+
+def with_band(chart: Chart, field: str) -> Chart:
+    """The chart with the two edges of the band; no measure here is below 0."""
+    return chart.transform_calculate(
+        low=f"max(0, datum.{field} - datum.{field}_sd)", high=f"datum.{field} + datum.{field}_sd"
+    )
+
+
+def spread(field: str, title: str, number: str) -> list[alt.Tooltip]:
+    """A mean and its standard deviation under the pointer."""
+    return [
+        alt.Tooltip(f"{field}:Q", title=title, format=number),
+        alt.Tooltip(f"{field}_sd:Q", title="± over seeds", format=number),
+    ]
+
+
+def _axis(number: str) -> str:
+    return ".0%" if number.endswith("%") else ".3~r"
+
+
+def owner_tooltips() -> list[alt.Tooltip]:
+    """Who it is and what they allow."""
+    return [alt.Tooltip("owner:N"), alt.Tooltip("epsilon:Q", title="budget ε", format=".4~r")]
+
+
+def panel_owners(material: Material) -> list[str]:
+    """The owners with a panel of their own: all, or so many that are evenly spaced from the strictest on."""
+    names = [owner.name for owner in material.owners]
+    return evenly(names)
+
+
+def evenly(names: Sequence[str], most: int = MOST_PANELS) -> list[str]:
+    """At most so many of the names, evenly spaced, the first and the last among them.
+
+    >>> evenly("abcdefg", 3)
+    ['a', 'd', 'g']
+    """
+    if len(names) <= most:
+        return list(names)
+    return [names[round(index * (len(names) - 1) / (most - 1))] for index in range(most)]
+
+
+def distinct(table: Table, column: str) -> list[Any]:
+    """The values of a column, each once, as they first come."""
+    return list(dict.fromkeys(table[column]))

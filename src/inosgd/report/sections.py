@@ -1,0 +1,223 @@
+"""Sections: the parts of a page that are text and tables; they need no script to be read."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Sequence
+
+from inosgd.analysis.summary import MeanSd
+from inosgd.report.material import Material, MethodRow, OwnerFacts
+from inosgd.report.tables import Table, rows_of
+from inosgd.report.verdicts import mean_of, worst_owner
+from inosgd.studyfile.description import GUARANTEE, NOT_COVERED
+
+LISTED_OWNERS = 6
+
+AUDITED = (
+    "The membership audit: its curves come from training data without any noise. They are for the owner of the model; "
+    "do not publish them."
+)
+
+COMMANDS = {
+    "compare": "the same model under the same budgets, by several methods",
+    "reproduce": "a study of the paper, trained again",
+    "train": "one model, trained under individual budgets",
+}
+
+
+def text(value: object) -> str:
+    """A value from a run, as text of a page."""
+    return html.escape(str(value))
+
+
+def percent(value: MeanSd, seeds: int) -> str:
+    """A share in percent, with its standard deviation if there is more than one seed."""
+    spread = f" <small>± {100 * value.sd:.1f}</small>" if seeds > 1 else ""
+    return f"{100 * value.mean:.1f} %{spread}"
+
+
+def first_screen(material: Material) -> str:
+    """What was trained, on whose data, the verdict, and overall and worst owner of each method."""
+    grave = "".join(f'<p class="warning">{text(each)}</p>' for each in material.unaccounted if _is_grave(each))
+    return (
+        f'<p class="kicker">inosgd {material.kind}: {COMMANDS[material.kind]}</p>'
+        f"<h1>{text(material.title)}</h1>"
+        f'<p class="lead">{text(_sentence(material.description))}</p>'
+        f'<p class="verdict">{text(material.verdict)}</p>{grave}'
+        f'<div class="first"><div>{_scoreboard(material)}</div><div>{_owners(material)}{_facts(material)}</div></div>'
+    )
+
+
+def _is_grave(note: str) -> bool:
+    return note.split(":")[0].isupper()
+
+
+def _sentence(description: str) -> str:
+    words = description[:1].upper() + description[1:]
+    return words if words.endswith(".") or not words else f"{words}."
+
+
+def _scoreboard(material: Material) -> str:
+    rows = [row for row in material.main_rows if row.results]
+    if not rows:
+        return (
+            '<p class="empty">No results on held-out examples were kept along the way; give the study file an '
+            "<code>[evaluation]</code> with <code>every</code>.</p>"
+        )
+    overall = {row.label: mean_of(row.results, "overall") for row in rows}
+    worst = {row.label: mean_of(row.results, "worst") for row in rows}
+    best = {max(overall, key=lambda each: overall[each].mean)}, {max(worst, key=lambda each: worst[each].mean)}
+    body = "".join(_score(material, row, overall, worst, best) for row in rows)
+    return (
+        '<div class="scroll"><table><thead><tr><th>method</th><th class="number">overall</th>'
+        '<th class="number">worst owner</th><th class="hide-narrow">○ worst owner, ● overall, from 0 to 100 %</th></tr>'
+        f"</thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _score(
+    material: Material,
+    row: MethodRow,
+    overall: dict[str, MeanSd],
+    worst: dict[str, MeanSd],
+    best: tuple[set[str], set[str]],
+) -> str:
+    whole, least = overall[row.label], worst[row.label]
+    seeds = len(row.results)
+    left, right = sorted((100 * least.mean, 100 * whole.mean))
+    strong = [' class="number best"' if row.label in each else ' class="number"' for each in best]
+    colour = f'data-colour="{material.main.index(row.label)}"'
+    return (
+        f'<tr><th scope="row"><span class="swatch" {colour}></span>{text(row.label)} <small>plan: {text(row.variant)}'
+        f"</small></th><td{strong[0]}>{percent(whole, seeds)}</td>"
+        f"<td{strong[1]}>{percent(least, seeds)}<br><small>{text(worst_owner(row.results))}</small></td>"
+        f'<td class="hide-narrow"><div class="track" {colour}>'
+        f'<i style="left:{left:.1f}%;width:{right - left:.1f}%"></i>'
+        f'<b style="left:{100 * whole.mean:.1f}%"></b><b class="worst" style="left:{100 * least.mean:.1f}%"></b></div>'
+        "</td></tr>"
+    )
+
+
+def _owners(material: Material) -> str:
+    owners = material.owners
+    if len(owners) <= LISTED_OWNERS:
+        lines = "".join(f"<li><span>{text(owner.name)}</span><span>{_budget(owner)}</span></li>" for owner in owners)
+        return f'<h2>On whose data</h2><ul class="owners">{lines}</ul>'
+    first, last = owners[0], owners[-1]
+    median = owners[(len(owners) - 1) // 2]
+    lines = "".join(
+        f"<li><span>{text(owner.name)} <small>({words})</small></span><span>{_budget(owner)}</span></li>"
+        for owner, words in ((first, "strictest"), (median, "median"), (last, "most liberal"))
+    )
+    return f'<h2>On the data of {len(owners)} owners</h2><ul class="owners">{lines}</ul>'
+
+
+def _budget(owner: OwnerFacts) -> str:
+    size = "" if owner.examples is None else f", {owner.examples:,} examples"
+    return f"ε {owner.epsilon:g}{size}"
+
+
+def _facts(material: Material) -> str:
+    return f"<dl>{''.join(f'<dt>{text(name)}</dt><dd>{text(value)}</dd>' for name, value in material.facts)}</dl>"
+
+
+def switches(material: Material) -> str:
+    """Checkboxes for methods, which are the legend as well, and for owners."""
+    methods = "".join(
+        f'<label><input type="checkbox" checked data-method="{text(label)}">'
+        f'<span class="swatch" data-colour="{number}"></span>{text(label)}</label>'
+        for number, label in enumerate(material.main)
+    )
+    return f'<div role="group" aria-label="Methods and owners">{methods}{_owner_switches(material)}</div>'
+
+
+def _owner_switches(material: Material) -> str:
+    boxes = "".join(
+        f'<label><input type="checkbox" checked data-owner="{text(owner.name)}">{text(owner.name)}'
+        f"<small>ε {owner.epsilon:g}</small></label>"
+        for owner in material.owners
+    )
+    count = len(material.owners)
+    search = '<input type="search" id="find-owner" placeholder="find an owner" aria-label="Find an owner">'
+    return (
+        f'<details class="pick"><summary>Owners <span id="owner-count">{count} of {count}</span></summary>'
+        f'<div class="sheet"><div class="tools">{search if count > LISTED_OWNERS else ""}'
+        '<button type="button" data-set="on">All</button><button type="button" data-set="off">None</button></div>'
+        f'<div class="list">{boxes}</div></div></details>'
+    )
+
+
+def not_covered(material: Material) -> str:
+    """What is promised, and what is not."""
+    audited = (AUDITED,) if material.roc else ()
+    notes = "".join(f"<li>{text(note)}</li>" for note in (*material.unaccounted, *audited, *NOT_COVERED))
+    report = (
+        "This page: it names owners, their budgets and exact results on held-out examples. Whoever hands it on "
+        "publishes them."
+    )
+    return (
+        f"<h2>What is promised</h2><p>{text(GUARANTEE)}</p><h2>What the guarantee does not cover</h2>"
+        f"<ul>{notes}<li>{report}</li></ul>"
+    )
+
+
+def numbers(material: Material, tables: dict[str, Table]) -> str:
+    """The numbers behind the charts as tables, closed at first."""
+    parts = [
+        _table(caption, headings, rows)
+        for caption, headings, rows in (
+            ("Every owner", _OWNER_HEADINGS, _owner_numbers(material, tables)),
+            ("Every method and plan", _ROW_HEADINGS, _row_numbers(tables)),
+        )
+        if rows
+    ]
+    return f"<h2>All numbers</h2>{''.join(parts)}" if parts else ""
+
+
+_OWNER_HEADINGS = ("method", "owner", "budget ε", "spent ε", "recall", "± over seeds", "loss")
+_ROW_HEADINGS = ("method", "plan", "overall", "worst owner", "imbalance")
+
+
+def _owner_numbers(material: Material, tables: dict[str, Table]) -> list[list[str]]:
+    spent = {(row["method"], row["owner"]): row["spent"] for row in rows_of(tables.get("spending", {}))}
+    ends = {(row["method"], row["owner"]): row for row in rows_of(tables.get("ends", {}))}
+    budgets = {owner.name: owner.epsilon for owner in material.owners}
+    return [
+        [
+            method,
+            owner,
+            f"{budgets[owner]:g}",
+            _number(spent.get((method, owner)), ".4g"),
+            *(_number(ends.get((method, owner), {}).get(name), form) for name, form in _END_COLUMNS),
+        ]
+        for method, owner in dict.fromkeys((*ends, *spent))
+    ]
+
+
+_END_COLUMNS = (("recall", ".1%"), ("recall_sd", ".1%"), ("loss", ".3f"))
+
+
+def _row_numbers(tables: dict[str, Table]) -> list[list[str]]:
+    return [
+        [row["method"], row["plan"], *(_number(row[name], ".1%") for name in ("overall", "worst", "imbalance"))]
+        for row in rows_of(tables.get("pareto", {}))
+    ]
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
+
+
+def _table(caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    words = 2
+    head = "".join(f"<th{'' if n < words else ' class=number'}>{text(each)}</th>" for n, each in enumerate(headings))
+    body = "".join(
+        "<tr>"
+        + "".join(f"<td{'' if n < words else ' class=number'}>{text(each)}</td>" for n, each in enumerate(row))
+        + "</tr>"
+        for row in rows
+    )
+    return (
+        f'<details><summary>{text(caption)}</summary><div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div></details>"
+    )

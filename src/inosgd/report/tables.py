@@ -1,0 +1,257 @@
+"""Tables: the numbers behind each chart, one row for each thing that is drawn.
+
+A table is a mapping from column names to columns of equal length. Numbers have five digits: more than any chart or
+tooltip shows. What was spent is rounded up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from inosgd.analysis.summary import mean_sd
+from inosgd.report.material import Material, OwnerFacts
+from inosgd.studies import views
+from inosgd.studies.results import Result
+
+Table = dict[str, list[Any]]
+
+MEASURES = {"overall": "overall accuracy", "worst": "worst owner", "worst_half": "worse-off half"}
+QUANTITIES = {"rates": "sampling rate", "thresholds": "clipping threshold", "signals": "signal against noise"}
+
+
+def all_tables(material: Material) -> dict[str, Table]:
+    """Every table that has a row."""
+    made = {name: _columns(maker(material)) for name, maker in TABLES.items()}
+    return {name: table for name, table in made.items() if table}
+
+
+def length(table: Table) -> int:
+    """How many rows a table has."""
+    return len(next(iter(table.values())))
+
+
+def rows_of(table: Table) -> list[dict[str, Any]]:
+    """The table as a list of rows."""
+    return [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
+
+
+def who(owner: OwnerFacts) -> str:
+    """An owner with its budget, as charts call it."""
+    return f"{owner.name} (ε {owner.epsilon:g})"
+
+
+def _columns(rows: Iterable[Mapping[str, Any]]) -> Table:
+    listed = list(rows)
+    return {name: [row[name] for row in listed] for name in listed[0]} if listed else {}
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")
+
+
+def _up(value: float) -> float | None:
+    if not math.isfinite(value) or value <= 0:
+        return 0.0 if value == 0 else None
+    unit = 10.0 ** (math.floor(math.log10(value)) - 4)
+    return float(f"{math.ceil(value / unit - 1e-9) * unit:.5g}")
+
+
+def _spread(name: str, values: Sequence[float]) -> dict[str, float | None]:
+    found = mean_sd(values)
+    return {name: _short(found.mean), f"{name}_sd": _short(found.sd)}
+
+
+def _spreads(name: str, by_seed: Sequence[Sequence[float]]) -> list[dict[str, float | None]]:
+    """`_spread` for every point of a curve at once: reports of many owners have tens of thousands."""
+    values = np.asarray(by_seed, dtype=np.float64)
+    spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1])
+    pairs = zip(values.mean(axis=0).tolist(), spread.tolist(), strict=True)
+    return [{name: _short(mean), f"{name}_sd": _short(sd)} for mean, sd in pairs]
+
+
+def _owned(owner: OwnerFacts) -> dict[str, Any]:
+    return {"owner": owner.name, "who": who(owner), "epsilon": owner.epsilon}
+
+
+def _present(material: Material, results: Sequence[Result]) -> list[OwnerFacts]:
+    """The owners whose kind of data is among the held-out examples."""
+    return [owner for owner in material.owners if owner.name in results[0].final.owners]
+
+
+def curve_rows(material: Material) -> Iterator[dict[str, Any]]:
+    """Recall and loss of every owner over training."""
+    for label, results in material.evaluated_main.items():
+        steps = [point.step for point in results[0].curve]
+        for owner in _present(material, results):
+            found = [[point.owners[owner.name] for point in result.curve] for result in results]
+            recalls = _spreads("recall", [[each.recall for each in curve] for curve in found])
+            losses = _spreads("loss", [[each.loss for each in curve] for curve in found])
+            for step, recall, loss in zip(steps, recalls, losses, strict=True):
+                yield {"method": label, **_owned(owner), "step": step, **recall, **loss}
+
+
+def progress_rows(material: Material) -> Iterator[dict[str, Any]]:
+    """Overall accuracy, the worst owner and the worse-off half over training."""
+    for label, results in material.evaluated_main.items():
+        for points in zip(*(result.curve for result in results), strict=True):
+            for measure, words in MEASURES.items():
+                values = [getattr(point, measure) for point in points]
+                yield {"method": label, "measure": words, "step": points[0].step, **_spread("value", values)}
+
+
+def end_rows(material: Material) -> Iterator[dict[str, Any]]:
+    """Recall and loss of every owner at the end."""
+    for label, results in material.evaluated_main.items():
+        for owner in _present(material, results):
+            found = [result.final.owners[owner.name] for result in results]
+            yield {
+                "method": label,
+                **_owned(owner),
+                **_spread("recall", [each.recall for each in found]),
+                **_spread("loss", [each.loss for each in found]),
+            }
+
+
+def spending_rows(material: Material) -> Iterator[dict[str, Any]]:
+    """What every owner allows and has spent."""
+    for row in material.main_rows:
+        for owner in material.owners:
+            spent = row.spent.get(owner.name)
+            if spent is not None:
+                yield {
+                    "method": row.label,
+                    **_owned(owner),
+                    "spent": _up(spent),
+                    "share": _up(spent / owner.epsilon),
+                }
+
+
+def change_rows(material: Material) -> Iterator[dict[str, Any]]:
+    """Each owner's recall minus what IDP-SGD gives it, at the same seeds."""
+    evaluated = material.evaluated_main
+    partner = {result.seed: result.final for result in evaluated.get(views.BASELINE, ())}
+    for label, results in evaluated.items():
+        pairs = [(result.final, partner[result.seed]) for result in results if result.seed in partner]
+        if label == views.BASELINE or not pairs:
+            continue
+        for owner in _present(material, results):
+            changes = [ours.owners[owner.name].recall - theirs.owners[owner.name].recall for ours, theirs in pairs]
+            yield {"method": label, **_owned(owner), **_spread("change", changes)}
+
+
+def line_rows(material: Material) -> Iterator[dict[str, Any]]:
+    """The two ends of the regression of changes against budgets, over all owners and seeds."""
+    for label, stages in views.change_against_budget(material.evaluated_main).items():
+        line, epsilons = stages["end"]["line"], stages["end"]["epsilons"]
+        if line is None:
+            continue
+        for epsilon in (min(epsilons), max(epsilons)):
+            yield {
+                "method": label,
+                "epsilon": epsilon,
+                "change": _short(line["intercept"] + line["slope"] * epsilon),
+                "slope": _short(line["slope"]),
+                "correlation": _short(line["correlation"]),
+                "p": _short(line["p"]),
+            }
+
+
+def pareto_rows(material: Material) -> Iterator[dict[str, Any]]:
+    """Overall accuracy and imbalance of every method and plan, also of those that no other chart shows."""
+    variants = {row.label: row.variant for row in material.rows}
+    points = views.pareto(material.evaluated)
+    lowest = _lowest_drawn([points[label]["overall"]["mean"] for label in material.main if label in points])
+    for label, point in points.items():
+        yield {
+            "method": label,
+            "plan": variants[label],
+            "main": label in material.main,
+            "front": not point["dominated_by"],
+            "far": point["overall"]["mean"] < lowest,
+            **{f"{name}{suffix}": _short(point[name][key]) for name in _PARETO for suffix, key in _PARTS},
+        }
+
+
+def _lowest_drawn(overall: Sequence[float]) -> float:
+    """Rows that no other chart shows are left out of the Pareto chart if they would squeeze the rest into a corner."""
+    return min(overall, default=0.0) - max(0.05, max(overall, default=0.0) - min(overall, default=0.0))
+
+
+_PARETO = ("overall", "imbalance", "worst")
+_PARTS = (("", "mean"), ("_sd", "sd"))
+
+
+def term_rows(material: Material) -> Iterator[dict[str, Any]]:
+    """Rates, thresholds and signals of every owner."""
+    for row in material.main_rows:
+        for quantity, words in QUANTITIES.items():
+            for owner in material.owners:
+                value = row.terms.get(quantity, {}).get(owner.name)
+                if value is not None:
+                    yield {"method": row.label, **_owned(owner), "quantity": words, "value": _short(value)}
+
+
+def class_rows(material: Material) -> Iterator[dict[str, Any]]:
+    """The recall of every class over training, and whose class it is."""
+    for label, found in views.class_curves(material.evaluated_main).items():
+        for step, recalls in zip(found["steps"], found["recall"], strict=True):
+            for (name, owner), recall in zip(material.classes, recalls, strict=False):
+                if recall is not None:
+                    shown = name if owner is None else f"{name} ({owner})"
+                    yield {"method": label, "class": shown, "owner": owner, "step": step, "recall": _short(recall)}
+
+
+def condition_rows(material: Material) -> Iterator[dict[str, Any]]:
+    """The left side of Thm. 3.1 over training, for the strictest owner against the most liberal one."""
+    for label, found in material.condition.items():
+        for point in found["points"]:
+            yield {
+                "method": label,
+                "owner": found["owner"],
+                "other": found["other"],
+                "step": point["step"],
+                "left_side": _short(point["left_side"]),
+                "angle": _short(point["angle"]),
+                "signal_ratio": _short(point["signal_ratio"]),
+            }
+
+
+def weight_rows(material: Material) -> Iterator[dict[str, Any]]:
+    """The mean importance weight of every owner over training."""
+    for label, found in material.weights.items():
+        for owner in material.owners:
+            for step, weight in zip(found["steps"], found["owners"].get(owner.name, ()), strict=False):
+                yield {"method": label, **_owned(owner), "step": step, "weight": _short(weight)}
+
+
+def roc_rows(material: Material) -> Iterator[dict[str, Any]]:
+    """True against false positive rates of an audit, owner by owner."""
+    for label, by_owner in material.roc.items():
+        for owner in material.owners:
+            found = by_owner.get(owner.name)
+            if found is None:
+                continue
+            pairs = zip(found["false_positive_rates"], found["true_positive_rates"], strict=True)
+            for false, true in pairs:
+                rates = {"false_positive_rate": _short(false), "true_positive_rate": _short(true)}
+                yield {"method": label, **_owned(owner), **rates, "area": _short(found.get("area"))}
+
+
+TABLES: dict[str, Callable[[Material], Iterator[dict[str, Any]]]] = {
+    "curves": curve_rows,
+    "progress": progress_rows,
+    "ends": end_rows,
+    "spending": spending_rows,
+    "changes": change_rows,
+    "lines": line_rows,
+    "pareto": pareto_rows,
+    "terms": term_rows,
+    "classes": class_rows,
+    "condition": condition_rows,
+    "weights": weight_rows,
+    "roc": roc_rows,
+}

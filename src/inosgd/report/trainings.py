@@ -1,0 +1,92 @@
+"""Reading a run folder of ``inosgd train``, finished or not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from inosgd.analysis.evaluation import Evaluation
+from inosgd.plan import Plan
+from inosgd.report.comparisons import owners_of, result_of, terms_of
+from inosgd.report.extras import read_extras
+from inosgd.report.material import Material, MethodRow, by_budget
+from inosgd.report.verdicts import with_verdict
+from inosgd.runs import RunFolder
+from inosgd.studyfile.description import SEEDED
+from inosgd.studyfile.runs import run_study
+
+STOPPED = "Stopped before its plan was done: what is shown is where it stands."
+
+
+def read_training(folder: Path) -> Material:
+    """The material of a run: its current plan, its ledger, and its results on held-out examples."""
+    run = RunFolder.open(folder)
+    ledger, plan, description = run.read_ledger(), run.plan(), run.description()
+    model = _model_fields(folder)
+    label, variant = _method(run, plan)
+    curve = _curve(run)
+    spent = dict(zip(ledger.table.names, ledger.spent().tolist(), strict=True))
+    results = (result_of(plan, curve, label, variant, 0),) if curve else ()
+    material = Material(
+        kind="train",
+        title=Path(description.get("study_path", folder.name)).stem,
+        description=_sentence(plan, model),
+        owners=by_budget(owners_of(plan)),
+        rows=(MethodRow(label, variant, results, spent, terms_of(plan)),),
+        main=(label,),
+        facts=_facts(plan, ledger.steps, description),
+        classes=_classes(model, curve),
+        unaccounted=_unaccounted(description, model, ledger.steps < plan.steps),
+        **read_extras(folder, [label]),
+    )
+    return with_verdict(material)
+
+
+def _model_fields(folder: Path) -> dict[str, Any]:
+    path = folder / "model" / "model.json"
+    fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return fields
+
+
+def _method(run: RunFolder, plan: Plan) -> tuple[str, str]:
+    if run.description().get("kind") != "study":
+        return "training", plan.variant
+    study, _ = run_study(run, None)
+    return study.schema.training.method, plan.variant
+
+
+def _curve(run: RunFolder) -> list[Evaluation]:
+    """The evaluations in which somebody's kind of data was held out; after a resumption the latest of each step."""
+    by_step = {line["step"]: line for line in run.metrics() if line.get("owners")}
+    return [Evaluation.from_json(by_step[step]) for step in sorted(by_step)]
+
+
+def _sentence(plan: Plan, model: dict[str, Any]) -> str:
+    table = plan.table
+    owned = f"{int(table.sizes.sum()):,} examples of {len(table)} owner{'s' if len(table) != 1 else ''}"
+    architecture = model.get("architecture", {}).get("name")
+    return f"{owned}" + (f", model {architecture}" if architecture else "")
+
+
+def _facts(plan: Plan, done: int, description: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    return (
+        ("steps", f"{done}" if done == plan.steps else f"{done} of {plan.steps}"),
+        ("expected batch", f"{plan.at(0).expected_batch_size:.4g}"),
+        ("noise scale", f"{plan.at(0).noise_scale:.3g}"),
+        ("accountant", plan.accountant.upper()),
+        ("randomness", "secure" if description.get("seed") is None else "seeded"),
+    )
+
+
+def _classes(model: dict[str, Any], curve: list[Evaluation]) -> tuple[tuple[str, str | None], ...]:
+    count = len(curve[-1].classes) if curve else 0
+    names = model.get("classes", [])
+    return tuple((str(names[n]) if n < len(names) else f"class {n}", None) for n in range(count))
+
+
+def _unaccounted(description: dict[str, Any], model: dict[str, Any], unfinished: bool) -> tuple[str, ...]:
+    known = model.get("privacy", {}).get("not_covered", [])
+    grave = [each for each in known if each.split(":")[0].isupper()]
+    seeded = [SEEDED] if description.get("seed") is not None and SEEDED not in grave else []
+    return (*grave, *seeded, *([STOPPED] if unfinished else []))

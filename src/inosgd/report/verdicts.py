@@ -1,0 +1,87 @@
+"""Verdicts: one plain sentence on what the numbers mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from inosgd.analysis.evaluation import Evaluation
+from inosgd.analysis.summary import MeanSd, mean_sd
+from inosgd.report.material import Material, MethodRow
+from inosgd.studies import views
+from inosgd.studies.results import Result
+
+CERTAIN = 0.05
+"""A difference with a smaller p-value is told as one."""
+
+
+def with_verdict(material: Material) -> Material:
+    """The material with a verdict composed from its numbers."""
+    return replace(material, verdict=verdict_of(material))
+
+
+def verdict_of(material: Material) -> str:
+    """What the main rows came to; a single training is described, several are compared."""
+    evaluated = material.evaluated_main
+    if not evaluated:
+        return f"Nothing was evaluated along the way; {_kept(material)}."
+    if len(evaluated) == 1:
+        return _single(material)
+    overall = {label: mean_of(results, "overall") for label, results in evaluated.items()}
+    worst = {label: mean_of(results, "worst") for label, results in evaluated.items()}
+    fairest, best = max(worst, key=lambda each: worst[each].mean), max(overall, key=lambda each: overall[each].mean)
+    text = (
+        f"{fairest} serves its worst-off owner best ({worst[fairest].mean:.1%} right)"
+        f"{' and is also' if best == fairest else f', while {best} is'} best overall ({overall[best].mean:.1%})"
+    )
+    return f"{text}{_against_baseline(material)}; {_kept(material)}."
+
+
+def mean_of(results: Sequence[Result], measure: str) -> MeanSd:
+    """A measure of the last evaluation over seeds, such as ``overall`` or ``worst``."""
+    return mean_sd([getattr(result.final, measure) for result in results])
+
+
+def worst_owner(results: Sequence[Result]) -> str:
+    """Whose recall is lowest on the mean over seeds."""
+    names = list(results[0].final.owners)
+    return min(names, key=lambda name: mean_sd([result.final.owners[name].recall for result in results]).mean)
+
+
+def _single(material: Material) -> str:
+    row = next(row for row in material.main_rows if row.results)
+    final: Evaluation = row.results[0].final
+    name = worst_owner(row.results)
+    return (
+        f"After {final.step} steps {row.label} classifies {final.overall:.1%} of held-out examples right, and "
+        f"{final.owners[name].recall:.1%} for its worst-off owner ({name}); {_kept(material)}."
+    )
+
+
+def _against_baseline(material: Material) -> str:
+    found = views.differences(material.evaluated_main).get(f"ino-sgd - {views.BASELINE}", {}).get("end")
+    if not found:
+        return ""
+    parts = [f"{words} by {_points(found[name])}" for name, words in _CHANGED.items()]
+    return f"; against {views.BASELINE} at the same budgets, ino-sgd changes {' and '.join(parts)}"
+
+
+_CHANGED = {"overall": "overall accuracy", "worst": "the worst owner"}
+
+
+def _points(difference: dict[str, float | None]) -> str:
+    mean, p = difference["mean"] or 0.0, difference["p"]
+    unsure = "" if p is None or p < CERTAIN else " (within chance)"
+    return f"{100 * mean:+.1f} points{unsure}"
+
+
+def _kept(material: Material) -> str:
+    budgets = {owner.name: owner.epsilon for owner in material.owners}
+    exceeded = any(_exceeds(row, budgets) for row in material.main_rows)
+    return "A BUDGET WAS EXCEEDED, see what was spent" if exceeded else "every owner stayed within its budget"
+
+
+def _exceeds(row: MethodRow, budgets: dict[str, float]) -> bool:
+    if any(not spent <= budgets[name] for name, spent in row.spent.items() if name in budgets):
+        return True
+    return any(not result.terms.spent_share <= 1 for result in row.results)

@@ -1,0 +1,115 @@
+"""Run folders of every kind, and a browser."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+
+from inosgd import SeededSource
+from inosgd.report.extras import FILES
+from inosgd.runs import begin, train_durably
+from tests import tiny
+from tests.report.materials import material_of, write_comparison
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+HOW = "`make setup-browser` installs Debian's chromium and chromium-driver"
+
+
+@pytest.fixture(scope="session")
+def compared(tmp_path_factory) -> Path:
+    """A folder as ``inosgd compare`` writes it."""
+    return write_comparison(tmp_path_factory.mktemp("compare"))
+
+
+@pytest.fixture
+def reproduced(tmp_path) -> Path:
+    """A folder as ``inosgd reproduce`` writes it, with made-up results and a last line that is being written."""
+    folder = tmp_path / "reproduce"
+    folder.mkdir()
+    settings = {"steps": 50, "expected_batch_size": 10, "learning_rate": 1.0, "accountant": "rdp"}
+    configuration = {"study": "a-study", "scale": "laptop", "settings": settings, "balanced": False}
+    configuration["held_out"] = "test data"
+    results = [result.to_json() for row in material_of(methods=3).rows for result in row.results]
+    lines = [json.dumps(each) for each in (configuration, *results)]
+    (folder / "results.jsonl").write_text("\n".join(lines) + '\n{"key": "unfin')
+    return folder
+
+
+@pytest.fixture
+def trained(tmp_path) -> Path:
+    """A run folder that stopped after eight of its twelve steps, with two evaluations."""
+    run = tiny.new_run(tmp_path)
+    with run.lock():
+        trainer, model, optimizer = tiny.parts(run.plan())
+        state = begin(run, trainer, model, optimizer, SeededSource(0))
+        train_durably(run, trainer, state, every=4, steps=8)
+        state.ledger.close()
+    curve = material_of(names=("strict", "liberal")).rows[0].results[0].curve
+    for step, point in zip((4, 8), curve, strict=False):
+        run.add_metrics(step, {name: value for name, value in point.to_json().items() if name != "step"})
+    return run.path
+
+
+@pytest.fixture
+def with_extras(compared, tmp_path) -> Path:
+    """A comparison with a condition, weights and an audit beside it."""
+    folder = tmp_path / "with-extras"
+    shutil.copytree(compared, folder)
+    made_up = material_of(names=("digits 0-4", "digits 5-9"))
+    for name, values in (("condition", made_up.condition), ("weights", made_up.weights), ("roc", made_up.roc)):
+        content = {"ino-sgd": next(iter(values.values())), "a row that is not there": {}}
+        (folder / FILES[name]).write_text(json.dumps(content))
+    return folder
+
+
+def _browser_or_reason():
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    driver = shutil.which("chromedriver")
+    if chromium is None or driver is None:
+        return None, f"no chromium or no chromedriver here; {HOW}"
+    try:
+        from selenium import webdriver
+        from selenium.webdriver.chrome.service import Service
+    except ImportError:
+        return None, "selenium is not installed; it is among the development dependencies"
+    options = webdriver.ChromeOptions()
+    options.binary_location = chromium
+    profile = tempfile.mkdtemp(prefix="inosgd-chromium-")
+    for flag in (*FLAGS, f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    return (webdriver.Chrome(options=options, service=Service(driver)), profile), ""
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """Headless Chromium; where there is none tests skip, or fail if INOSGD_REQUIRE_BROWSER is set."""
+    found, reason = _browser_or_reason()
+    if found is None:
+        if os.environ.get("INOSGD_REQUIRE_BROWSER"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    driver, profile = found
+    yield driver
+    driver.quit()
+    shutil.rmtree(profile, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _one_thread():
+    torch.set_num_threads(1)

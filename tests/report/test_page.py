@@ -1,0 +1,115 @@
+"""The page as a file: self-contained, small, and safe whatever owners are called."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import stat
+from html.parser import HTMLParser
+
+import pytest
+
+from inosgd.report import read_runs, write_report
+from inosgd.report.charts import CHARTS
+from inosgd.report.page import page, safe_json
+from inosgd.studyfile.description import GUARANTEE, NOT_COVERED
+from tests.report.materials import material_of
+
+MOST_BYTES = 6_000_000
+EVIL = ("</script><script>window.broken = 1</script>", "<img src=x onerror='window.broken=1'>", 'a"b & <b>c</b>')
+
+
+class Elements(HTMLParser):
+    """Every element with its attributes; the text of scripts and styles is left alone."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.found = []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append((tag, dict(attributes)))
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    return page(material_of())
+
+
+def payload_of(text):
+    return json.loads(re.search(r'<script type="application/json" id="payload">(.*?)</script>', text, re.S)[1])
+
+
+def test_it_refers_to_nothing_outside(text):
+    for tag, attributes in Elements(text).found:
+        for name in ("src", "href", "action", "data", "srcset", "poster"):
+            value = attributes.get(name)
+            assert value is None or value.startswith(("#", "data:,")), (tag, value)
+    policy = next(each["content"] for _, each in Elements(text).found if each.get("http-equiv"))
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe-eval" not in policy
+    assert "@import" not in text[: text.index("payload")]
+
+
+def test_it_says_what_is_promised_and_what_is_not(text):
+    for words in (GUARANTEE, *NOT_COVERED, "Seeded runs: not for release.", "Whoever hands it on publishes them"):
+        assert html.escape(words) in text
+    assert "do not publish them" in text  # there is an audit on the page
+    assert "do not publish them" not in page(material_of(extras=False))
+
+
+def test_every_chart_is_explained(text):
+    for entry in CHARTS:
+        assert html.escape(entry.reading) in text
+        assert f"<b>In the paper:</b> {html.escape(entry.paper)}." in text
+
+
+def test_the_first_screen_has_the_verdict_and_both_numbers_of_each_method(text):
+    material = material_of()
+    first = text[text.index('<header id="summary">') : text.index("</header>")]
+    assert html.escape(material.verdict) in first
+    for row in material.rows:
+        worst = sum(result.final.worst for result in row.results) / len(row.results)
+        overall = sum(result.final.overall for result in row.results) / len(row.results)
+        assert f"{100 * overall:.1f} %" in first
+        assert f"{100 * worst:.1f} %" in first
+
+
+def test_numbers_are_on_the_page_without_a_script(text):
+    table = text[text.index('<section class="prose" id="numbers">') : text.index("<footer>")]
+    assert table.count("<tr>") == 1 + 4 * 3 + 1 + 4
+
+
+def test_names_from_data_stay_text():
+    text = page(material_of(names=EVIL))
+    tags = [tag for tag, _ in Elements(text).found]
+    assert "img" not in tags
+    assert tags.count("script") == 3
+    assert payload_of(text)["owners"] == list(EVIL)
+
+
+def test_plain_json_would_have_ended_the_script():
+    assert "</script" in json.dumps(EVIL)
+    assert "</script" not in safe_json(EVIL)
+    assert json.loads(safe_json([*EVIL, "\u2028"])) == [*EVIL, "\u2028"]
+
+
+def test_five_methods_five_seeds_a_hundred_owners():
+    text = page(material_of(owners=100, methods=5, seeds=5, points=22))
+    assert len(text.encode()) < MOST_BYTES
+    assert "Panels of 12 owners" in text
+    assert "On the data of 100 owners" in text
+
+
+def test_it_is_written_for_its_user_only(trained, tmp_path):
+    path = write_report(read_runs([trained]), tmp_path / "deep" / "page.html")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert [each.name for each in path.parent.iterdir()] == ["page.html"]
+
+
+def test_a_training_without_evaluations_has_a_page(trained):
+    (trained / "metrics.jsonl").unlink()
+    text = page(read_runs([trained]))
+    assert "Nothing was evaluated along the way" in text
+    assert set(payload_of(text)["charts"]) == {"budgets", "terms"}
