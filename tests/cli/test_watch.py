@@ -99,7 +99,9 @@ def test_many_owners_do_not_fill_the_screen(inosgd, tmp_path):
 
     budgets = {f"o{number}": Budget(1.0 + number, 1e-5) for number in range(30)}
     table = Owners.from_labels([name for name in budgets for _ in range(9)], budgets).table
-    plan = make_plan(table, steps=3, expected_batch_size=10, clipping_threshold=0.5, accountant="rdp", verify=False)
+    plan = make_plan(
+        table, variant="sample", steps=3, expected_batch_size=10, clipping_threshold=0.5, accountant="rdp", verify=False
+    )
     RunFolder.create(tmp_path / "run", {}, plan)
     outcome = inosgd("watch", "run", "--once")
     assert "the 20 strictest of 30 owners" in outcome.out

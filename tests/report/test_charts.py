@@ -7,7 +7,7 @@ import pytest
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.report import write_figures
 from inosgd.report.charts import CHARTS, available, specification, with_data
-from inosgd.report.figures import draw, figure_files
+from inosgd.report.figures import draw, figure_files, without_hovering
 from inosgd.report.marks import MOST_BARS, MOST_PANELS, evenly
 from inosgd.report.tables import all_tables
 from inosgd.report.theme import DARK, LIGHT, chart_config, colours
@@ -109,3 +109,13 @@ def test_without_the_charting_packages_the_message_says_what_to_install(monkeypa
     with pytest.raises(InosgdError, match="reports need the package vl_convert: pip install"):
         write_figures(material_of(), tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_figures_leave_out_what_only_a_pointer_finds():
+    material = material_of(points=3)
+    tables = all_tables(material)
+    spec = specification(CHARTS[1], material, tables)
+    still = without_hovering(spec)
+    assert CHARTS[1].name == "recall"
+    assert [layer["mark"]["type"] for layer in spec["spec"]["layer"]] == ["area", "line", "point"]
+    assert [layer["mark"]["type"] for layer in still["spec"]["layer"]] == ["area", "line"]

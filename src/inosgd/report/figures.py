@@ -37,13 +37,25 @@ def figure_files(material: Material, formats: Sequence[str], charts: Sequence[st
     for kind in formats:
         if kind not in FORMATS:
             raise InvalidArgumentError(f"formats: {kind!r} is not one of {', '.join(FORMATS)}")
-    config = {**chart_config(material.main, LIGHT, font=FIGURE_FONT), "background": "white"}
+    config = {**chart_config(material.main, LIGHT, font=FIGURE_FONT), "background": "white", "aria": False}
     files: dict[str, bytes] = {}
     for entry in entries:
         if charts is None or entry.name in charts:
-            spec = {**with_data(specification(entry, material, tables), entry, tables), "config": config}
+            still = without_hovering(specification(entry, material, tables))
+            spec = {**with_data(still, entry, tables), "config": config}
             files |= {f"{entry.name}.{kind}": draw(spec, kind) for kind in formats}
     return files
+
+
+def without_hovering(part: Any) -> Any:
+    """The specification without the unseen marks that show numbers under a pointer: most of a file's size."""
+    if isinstance(part, list):
+        return [without_hovering(each) for each in part if not _is_unseen(each)]
+    return {name: without_hovering(value) for name, value in part.items()} if isinstance(part, dict) else part
+
+
+def _is_unseen(part: Any) -> bool:
+    return isinstance(part, dict) and isinstance(part.get("mark"), dict) and part["mark"].get("opacity") == 0
 
 
 def write_files(files: Mapping[str, bytes], folder: Path) -> list[Path]:
