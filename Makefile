@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: compare test lint bench setup clean
+.PHONY: compare test lint bench docs evidence setup setup-browser clean
 
 compare: $(READY)
 	$(BIN)/inosgd compare
@@ -22,7 +22,18 @@ bench: $(READY)
 	$(BIN)/inosgd bench plan
 	$(BIN)/inosgd bench step
 
+docs: $(READY)
+	$(BIN)/python -m mkdocs build --strict --site-dir build/site
+
+evidence: $(READY)
+	$(BIN)/inosgd evidence
+
 setup: $(READY)
+
+# Reports are tested in a real browser; without one those tests are skipped with a reason.
+setup-browser:
+	command -v chromium && command -v chromedriver || \
+	    { apt-get update && apt-get install --yes --no-install-recommends chromium chromium-driver; }
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -142,8 +142,8 @@ def test_a_larger_budget_never_gets_less(epsilons, steps):
 @pytest.mark.parametrize("exponent", [0.0, 1.0, 8.0])
 def test_fair_rates_maximise_the_stated_objective(exponent):
     """Against a brute-force search over shares for two owners, with the same central-limit signal."""
-    from inosgd.planning.shares import fair_rates
     from inosgd.planning.classes import gaussian_mu
+    from inosgd.planning.shares import fair_rates
     from inosgd.planning.solving import guess_multipliers
 
     mu, records, steps, batch = gaussian_mu(np.array([0.5, 5.0]), np.full(2, 1e-5)), np.array([600, 400]), 200, 100.0
