@@ -58,7 +58,8 @@ def _place(path: str) -> str | None:
         return path.removeprefix("docs/")
     if path.startswith("src/"):
         return reference_places().get(module_of(path))
-    return path if path.startswith(MEASURED) and (ROOT / path).is_file() else None
+    file = ROOT / path
+    return path if path.startswith(MEASURED) and file.suffix in SHOWN and file.is_file() else None
 
 
 def module_of(path: str) -> str:

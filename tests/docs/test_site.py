@@ -20,16 +20,38 @@ WRITTEN_LATER = {ROOT / "evidence" / "RESULTS.md"}
 MISSING = [name for name in ("mkdocs", "material", "mkdocstrings") if importlib.util.find_spec(name) is None]
 
 
+needs_mkdocs = pytest.mark.skipif(
+    bool(MISSING), reason=f"{', '.join(MISSING)} not installed: pip install -e '.[docs]' builds the documentation"
+)
+
+
+def build(configuration: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    """`mkdocs build --strict`; never with --quiet, which hides warnings from it as well."""
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-f", str(configuration), "--site-dir", str(folder)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "true"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    if MISSING:
-        pytest.skip(f"{', '.join(MISSING)} not installed: pip install -e '.[docs]' builds the documentation")
     folder = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "true"}
-    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    built = build(ROOT / "mkdocs.yml", folder)
     assert built.returncode == 0, built.stdout + built.stderr
     return folder
+
+
+@needs_mkdocs
+@pytest.mark.parametrize("link", ["nowhere.md", "index.md#nothing"])
+def test_a_broken_link_would_be_noticed(link, tmp_path):
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    (docs / "index.md").write_text(f"# One page\n\n[a link]({link})\n", encoding="utf-8")
+    own = tmp_path / "mkdocs.yml"
+    settings = ["docs_dir: docs", "hooks: []", "plugins: []", "nav: [index.md]", "theme: {name: mkdocs}"]
+    own.write_text("\n".join([f"INHERIT: {ROOT / 'mkdocs.yml'}", *settings]), encoding="utf-8")
+    built = build(own, tmp_path / "site")
+    assert built.returncode == 1
+    assert link in built.stderr
 
 
 class _Addresses(HTMLParser):
@@ -47,11 +69,13 @@ class _Addresses(HTMLParser):
             self.loaded.append(named.get("href") or "")
 
 
+@needs_mkdocs
 def test_the_site_builds_with_warnings_as_errors(site):
     assert (site / "guarantee.html").is_file()
     assert "Trainer" in (site / "reference" / "training.html").read_text(encoding="utf-8")
 
 
+@needs_mkdocs
 def test_the_site_loads_nothing_from_elsewhere(site):
     for page in site.rglob("*.html"):
         addresses = _Addresses()
@@ -59,6 +83,7 @@ def test_the_site_loads_nothing_from_elsewhere(site):
         assert [address for address in addresses.loaded if "//" in address] == [], page.name
 
 
+@needs_mkdocs
 def test_links_to_modules_lead_to_the_reference(site):
     page = (site / "paper-map.html").read_text(encoding="utf-8")
     assert 'href="reference/training.html#inosgd.training"' in page
@@ -133,3 +158,10 @@ def test_every_module_named_in_the_reference_exists():
 def test_no_page_speaks_of_a_machine():
     for document in DOCUMENTS:
         assert "/work/" not in document.read_text(encoding="utf-8"), document.name
+
+
+@needs_mkdocs
+def test_examples_in_docstrings_are_shown_as_code(site):
+    page = (site / "reference" / "training.html").read_text(encoding="utf-8")
+    assert "&gt;&gt;&gt;" in page
+    assert "<blockquote>\n<blockquote>" not in page
