@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from inosgd import BetaTail, Budget, Owners, SeededSource, Tail, Terms, ino_sgm
-from inosgd.errors import InvalidArgumentError
+from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.mechanism import BoundedSum, combine, release
 
 OWNERS = Owners.from_labels(["a"] * 3 + ["b"] * 2, {"a": Budget(1.0, 1e-5), "b": Budget(5.0, 1e-5)})
@@ -38,10 +38,19 @@ def test_the_noise_has_the_scale_of_the_terms_also_for_an_empty_batch():
     assert stats.kstest(drawn.numpy() / 3.0, "norm").pvalue > 1e-6
 
 
-def test_a_release_is_the_sum_plus_noise_in_the_sums_own_type():
-    total = BoundedSum(torch.arange(4, dtype=torch.float32), np.ones(1))
-    assert torch.equal(release(total, 0.0, SeededSource(0)), total.value)
-    assert release(total, 1.0, SeededSource(0)).dtype == torch.float32
+def test_a_release_is_the_sum_plus_noise_whatever_the_sums_own_type():
+    for dtype in (torch.float32, torch.float64):
+        total = BoundedSum(torch.arange(40_000, dtype=dtype), np.ones(1))
+        assert torch.equal(release(total, 0.0, SeededSource(0)), total.value)
+        noise = release(total, 2.0, SeededSource(0)) - total.value.double()
+        assert noise.dtype == torch.float64
+        assert stats.kstest(noise.numpy() / 2.0, "norm").pvalue > 1e-6
+
+
+@pytest.mark.parametrize("strange", [float("nan"), float("inf")])
+def test_a_sum_that_is_not_finite_is_refused_without_its_content(strange):
+    with pytest.raises(InosgdError, match="sum over 3 coordinates is not finite"):
+        BoundedSum(torch.tensor([0.123456, strange, 1.0]), np.ones(1))
 
 
 def test_a_vector_of_nan_counts_as_zero_and_touches_no_other():

@@ -1,17 +1,19 @@
-"""Noise is Gaussian with the scale asked for.
+"""Noise is Gaussian with the scale asked for, and rounded noise is the rounding of a real Gaussian number.
 
-Power: with 400,000 numbers a Kolmogorov-Smirnov test at 1e-6 finds a scale that is wrong by 2%.
+Power: with 400,000 numbers a Kolmogorov-Smirnov or chi-square test at 1e-6 finds a scale that is wrong by 2%.
 """
 
 from __future__ import annotations
 
+import mpmath
 import numpy as np
 import pytest
 import torch
 from scipy import stats
 
+from inosgd import noise
 from inosgd.errors import InvalidArgumentError
-from inosgd.noise import gaussian
+from inosgd.noise import gaussian, rounded_gaussian
 from inosgd.randomness import SecureSource, SeededSource
 
 COUNT = 400_001
@@ -38,13 +40,135 @@ def test_a_sum_of_uniforms_is_caught():
     assert abs(stats.kurtosis(drawn)) > 6 * np.sqrt(24 / COUNT)
 
 
+def p_value_of_roundings(drawn: np.ndarray, scale: float) -> float:
+    """Chi-square against the probabilities of rounded normal numbers, the tails from 3 on taken together."""
+    edges = np.arange(-2.5, 3.0)
+    cumulative = np.concatenate([[0.0], stats.norm.cdf(edges / scale), [1.0]])
+    counts = np.bincount(np.searchsorted(edges, drawn), minlength=len(edges) + 1)
+    return float(stats.chisquare(counts, np.diff(cumulative) * len(drawn)).pvalue)
+
+
+def test_rounded_noise_has_the_probabilities_of_rounded_normal_numbers():
+    drawn = rounded_gaussian(SeededSource(3), COUNT, 1.3).numpy()
+    assert p_value_of_roundings(drawn, 1.3) > 1e-6
+    assert p_value_of_roundings(drawn, 1.3 * 1.02) < 1e-6
+
+
+@pytest.mark.parametrize("source", [SeededSource(5), SecureSource()], ids=["seeded", "secure"])
+def test_rounded_noise_on_a_fine_grid_is_gaussian_and_independent(source):
+    scale = 2.0**28 * 1.37
+    drawn = rounded_gaussian(source, COUNT, scale).numpy()
+    assert (drawn == np.round(drawn)).all()
+    assert stats.kstest(drawn / scale, "norm").pvalue > 1e-6
+    assert stats.kstest((drawn % 1024) / 1024, "uniform").pvalue > 1e-9  # the last ten bits
+    assert abs(np.corrcoef(drawn[:-1], drawn[1:])[0, 1]) < 6 / np.sqrt(COUNT)
+
+
+EXTREMES = [np.array([0, 0], dtype=np.uint64), np.array([2**64 - 1] * 2, dtype=np.uint64)]
+
+
+def wrongly_decided(scale: float, pairs: int) -> int:
+    """How many roundings the fast path decides that some choice of the further bits would decide otherwise."""
+    words = SeededSource(8).words(2 * pairs).reshape(2, pairs)
+    values, error = noise._first_look(words, scale)
+    nearest = torch.round(values)
+    decided = ((values - nearest).abs() < 0.5 - error).numpy()
+    cell = words & ~np.uint64(0xFFF)  # the fast path has not looked at the last 12 bits
+    wrong = np.zeros_like(decided)
+    for low, more in zip((0, 0xFFF), EXTREMES, strict=True):
+        exact = noise._second_look(cell | np.uint64(low), np.broadcast_to(more, (2, pairs, 2)), scale)
+        wrong |= decided & (exact != nearest.numpy())
+    return int(wrong.sum())
+
+
+def test_what_the_fast_path_decides_no_further_bit_could_change():
+    assert wrongly_decided(2.0**28 * 1.9, 700) == 0
+    assert wrongly_decided(noise.LARGEST_SCALE, 700) == 0
+
+
+def test_deciding_without_an_error_bound_is_caught(monkeypatch):
+    monkeypatch.setattr(noise, "_FLOAT_ERROR", 0.0)
+    monkeypatch.setattr(noise, "_CELL", 2.0**-52)  # still the uniforms' own width
+    monkeypatch.setattr(noise, "_first_look", _without_error(noise._first_look))
+    assert wrongly_decided(noise.LARGEST_SCALE, 700) > 0
+
+
+def _without_error(first_look):
+    def careless(words, scale):
+        values, error = first_look(words, scale)
+        return values, torch.zeros_like(error)
+
+    return careless
+
+
+def test_float64_errs_by_less_than_a_quarter_of_what_is_allowed_for_it():
+    rng = np.random.default_rng(1)
+    words = rng.integers(0, 2**64, (2, 600), dtype=np.uint64)
+    words[0, :60] >>= np.arange(60, dtype=np.uint64)  # far tails
+    words[0, 60:110] = ~(words[0, 60:110] >> np.arange(50, dtype=np.uint64))  # close to 1
+    words[1, ::7] = (words[1, ::7] >> np.uint64(4)) + np.uint64(2**62)  # angles where cosine or sine is almost 0
+    values = noise._first_look(words, 1.0)[0].numpy()
+    mpmath.mp.dps = 40
+    worst = 0.0
+    for pair in range(words.shape[1]):
+        u, v = (mpmath.mpf(2 * (int(word) >> 12) + 1) / 2**53 for word in words[:, pair])
+        radius = mpmath.sqrt(-2 * mpmath.log(u))
+        exact = radius * mpmath.cos(2 * mpmath.pi * v), radius * mpmath.sin(2 * mpmath.pi * v)
+        errors = [abs(exact[i] - mpmath.mpf(float(values[i, pair]))) for i in (0, 1)]
+        worst = max(worst, float(max(errors) / (1 + radius)))
+    assert worst < noise._FLOAT_ERROR / 4
+
+
+def test_sixty_digits_agree_with_another_library():
+    mpmath.mp.dps = 70
+    words = SeededSource(1).words(2 * 30).reshape(2, 30)
+    more = SeededSource(2).words(4 * 30).reshape(2, 30, 2)
+    found = noise._second_look(words, more, 2.0**39)
+    for pair in range(30):
+        u, v = (
+            mpmath.mpf(2 * sum(int(w) << 64 * (2 - i) for i, w in enumerate([words[k, pair], *more[k, pair]])) + 1)
+            / mpmath.mpf(2) ** 193
+            for k in (0, 1)
+        )
+        radius = mpmath.sqrt(-2 * mpmath.log(u)) * mpmath.mpf(2) ** 39
+        assert found[0, pair] == int(mpmath.nint(radius * mpmath.cos(2 * mpmath.pi * v)))
+        assert found[1, pair] == int(mpmath.nint(radius * mpmath.sin(2 * mpmath.pi * v)))
+
+
+class Constant:
+    """A source that always gives the same word."""
+
+    def __init__(self, word: int) -> None:
+        self.word = word
+
+    def words(self, count):
+        return np.full(count, self.word, dtype=np.uint64)
+
+
+@pytest.mark.parametrize("word", [0, 1, 2**63, 2**64 - 1])
+def test_the_rarest_words_give_finite_noise(word):
+    drawn = rounded_gaussian(Constant(word), 4, 2.0**28)
+    assert torch.isfinite(drawn).all()
+    assert drawn.abs().max() <= 17 * 2.0**28
+
+
 def test_shape_and_type():
-    assert gaussian(SeededSource(0), 0, 1.0).shape == (0,)
+    assert gaussian(SeededSource(0), 0, 1.0).shape == rounded_gaussian(SeededSource(0), 0, 1.0).shape == (0,)
     assert gaussian(SeededSource(0), 3, 0.0).tolist() == [0.0, 0.0, 0.0]
-    assert gaussian(SeededSource(0), 5, 1.0).dtype == torch.float64
+    assert gaussian(SeededSource(0), 5, 1.0).dtype == rounded_gaussian(SeededSource(0), 5, 1.0).dtype == torch.float64
+    for count in (1, 7, noise._BLOCK - 1, noise._BLOCK + 3):
+        assert rounded_gaussian(SeededSource(0), count, 1.0).shape == (count,)
 
 
 @pytest.mark.parametrize("scale", [-1.0, float("nan"), float("inf")])
 def test_bad_scales_are_refused(scale):
     with pytest.raises(InvalidArgumentError, match="noise_scale"):
         gaussian(SeededSource(0), 1, scale)
+    with pytest.raises(InvalidArgumentError, match="scale"):
+        rounded_gaussian(SeededSource(0), 1, scale)
+
+
+def test_a_scale_of_zero_or_beyond_precision_is_refused_where_noise_is_rounded():
+    for scale in (0.0, noise.LARGEST_SCALE * 1.01):
+        with pytest.raises(InvalidArgumentError, match="scale"):
+            rounded_gaussian(SeededSource(0), 1, scale)

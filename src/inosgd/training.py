@@ -30,7 +30,8 @@ from inosgd.method import Method
 from inosgd.order import Candidates
 from inosgd.owners import Owners
 from inosgd.plan import Plan, Terms
-from inosgd.randomness import RandomSource, SecureSource, SeededSource
+from inosgd.randomness import RandomSource, SecureSource, SeededSource, source_from_state
+from inosgd.rounding import leave_room
 from inosgd.sampling import PoissonSampler
 
 
@@ -102,11 +103,30 @@ class TrainingState:
         Two steps with one fingerprint draw the same sample, order, masks and noise. It does not show the states: the
         key of a secure source is as long as the digest.
         """
-        sources = self.streams.values()
+        states = self._stream_states()
+        return None if states is None else hashlib.sha256(json.dumps(states).encode()).hexdigest()
+
+    @contextmanager
+    def unmoved_by_failure(self) -> Iterator[None]:
+        """If the block raises, the random streams stand where they stood before it, if they can be saved.
+
+        Whoever catches the error and tries again then meets the same batch. With a new one, batches that raise would
+        be rejected, and what is left is not Poisson sampling.
+        """
+        states = self._stream_states()
+        try:
+            yield
+        except BaseException:
+            if states is not None:
+                restored = [source_from_state(state) for state in states]
+                self.sampling, self.ordering, self.noise, self.masks = restored
+            raise
+
+    def _stream_states(self) -> list[dict[str, Any]] | None:
+        sources = list(self.streams.values())
         if not all(isinstance(source, SecureSource | SeededSource) for source in sources):
             return None
-        states = [source.state() for source in sources]  # type: ignore[attr-defined]
-        return hashlib.sha256(json.dumps(states).encode()).hexdigest()
+        return [source.state() for source in sources]  # type: ignore[attr-defined]
 
     @classmethod
     def start(
@@ -148,12 +168,26 @@ def train_step(trainer: Trainer, state: TrainingState) -> StepDiagnostics:
 
     Guarantee:
         For each example of owner n, what the step makes public (the new parameters) is a sampled Gaussian
-        mechanism with rate q_n and noise multiplier sigma / C_n of the plan's terms: with `ReferenceEngine` or a
-        float64 model up to the clipping margin, with a float32 model up to the rounding of float32 sums (see the
-        known limitations). The step is in the ledger before it is released; if the ledger refuses it, nothing of it
-        leaves this function. What is charged is what was bounded: the ledger refuses a sum whose sensitivity exceeds
-        the thresholds it charges for.
+        mechanism with rate q_n and noise multiplier sigma / C_n of the plan's terms. Sums are shrunk by what their
+        roundings may add (`inosgd.rounding` says what of that is proved and what measured) and released on a grid
+        (`inosgd.grid`). The step is in the ledger before it is released; if the ledger refuses it, nothing of it leaves
+        this function. What is charged is what was bounded: the ledger refuses a sum whose sensitivity exceeds the
+        thresholds it charges for.
+
+    If anything raises before the step is recorded (the model, its loss, an engine, the ledger), parameters, optimizer,
+    random streams, ledger and step are as before. If the optimizer raises, the step has been charged for: go on from
+    a checkpoint.
     """
+    with state.unmoved_by_failure():
+        terms, total, diagnostics = _recorded_sum(trainer, state)
+    noisy = release(total, terms.noise_scale, state.noise)  # public from here on
+    apply_update(state.model, state.optimizer, noisy / terms.expected_batch_size)
+    state.step += 1
+    return diagnostics
+
+
+def _recorded_sum(trainer: Trainer, state: TrainingState) -> tuple[Terms, BoundedSum, StepDiagnostics]:
+    """Everything of a step up to its record in the ledger: the sum without noise, and what it is charged for."""
     terms, streams = trainer.plan.at(state.step), state.fingerprint()
     indices = _sampler(trainer, state, terms).draw(state.sampling)
     rows = trainer.owners.of(indices)
@@ -167,13 +201,11 @@ def train_step(trainer: Trainer, state: TrainingState) -> StepDiagnostics:
         tail = trainer.method.tail(trainer.plan.expected_threshold_sum(state.step))
         weights = importance_weights(tail, thresholds, ranking)
         factors = trainer.method.clipping.factors(measured.grad_norms, thresholds)
-        total = BoundedSum(gradients.weighted_sum(weights * factors), terms.clipping_thresholds)
+        summed = leave_room(gradients.weighted_sum(weights * factors), terms, trainer.owners.table.sizes)
+        total = BoundedSum(summed, terms.clipping_thresholds)
 
     state.ledger.record(state.step, terms, sensitivity=total.sensitivity, streams=streams)
-    noisy = release(total, terms.noise_scale, state.noise)  # public from here on
-    apply_update(state.model, state.optimizer, noisy / terms.expected_batch_size)
-    state.step += 1
-    return StepDiagnostics(len(indices), int(measured.not_finite.sum()))
+    return terms, total, StepDiagnostics(len(indices), int(measured.not_finite.sum()))
 
 
 @contextmanager
