@@ -52,7 +52,7 @@ class Setting:
     balanced: bool = False
 
 
-_CNN_LAPTOP = Settings(steps=60, expected_batch_size=256, clipping_threshold=0.1, learning_rate=6.0)
+_CNN_LAPTOP = Settings(steps=40, expected_batch_size=256, clipping_threshold=0.1, learning_rate=6.0)
 _CIFAR_PAPER = Settings(steps=2000, expected_batch_size=1024, clipping_threshold=1.0, learning_rate=1.0)
 _FISH_PAPER = Settings(steps=4000, expected_batch_size=256, clipping_threshold=1.0, learning_rate=0.5)
 _BATCH = frozenset({"expected_batch_size"})
