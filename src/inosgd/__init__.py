@@ -2,16 +2,29 @@
 
 from importlib.metadata import version as _version
 
-from inosgd.errors import BudgetExceededError, InfeasibleError, InosgdError, InvalidArgumentError, UnknownOwnerError
+from inosgd.errors import (
+    AlreadyReleasedError,
+    BudgetExceededError,
+    CheckpointError,
+    InfeasibleError,
+    InosgdError,
+    InvalidArgumentError,
+    LedgerError,
+    RunLockedError,
+    TrainingStoppedError,
+    UnknownOwnerError,
+)
 from inosgd.gradients import BookkeepingEngine, ReferenceEngine, replace_batchnorm, supervised
 from inosgd.importance import BetaTail, FunctionTail, Importance, StepTail, Tail
-from inosgd.ledger import Ledger
+from inosgd.ledger import Ledger, verify_ledger
 from inosgd.mechanism import ino_sgm
 from inosgd.method import DP_SGD, IDP_SGD, INO_SGD, INO_SGD_FAIR, METHODS, Method
 from inosgd.owners import Budget, Owners, OwnerTable
 from inosgd.plan import Phase, Plan, Terms
 from inosgd.planning import Fairness, make_plan
+from inosgd.progression import Changes, carry_out, propose
 from inosgd.randomness import SecureSource, SeededSource
+from inosgd.runs import RunFolder, begin, resume, train_durably, verify_run
 from inosgd.training import Trainer, TrainingState, every, fit, train_step
 
 __version__ = _version("inosgd")
@@ -22,10 +35,13 @@ __all__ = [
     "INO_SGD",
     "INO_SGD_FAIR",
     "METHODS",
+    "AlreadyReleasedError",
     "BetaTail",
     "BookkeepingEngine",
     "Budget",
     "BudgetExceededError",
+    "Changes",
+    "CheckpointError",
     "Fairness",
     "FunctionTail",
     "Importance",
@@ -33,12 +49,15 @@ __all__ = [
     "InosgdError",
     "InvalidArgumentError",
     "Ledger",
+    "LedgerError",
     "Method",
     "OwnerTable",
     "Owners",
     "Phase",
     "Plan",
     "ReferenceEngine",
+    "RunFolder",
+    "RunLockedError",
     "SecureSource",
     "SeededSource",
     "StepTail",
@@ -46,12 +65,20 @@ __all__ = [
     "Terms",
     "Trainer",
     "TrainingState",
+    "TrainingStoppedError",
     "UnknownOwnerError",
+    "begin",
+    "carry_out",
     "every",
     "fit",
     "ino_sgm",
     "make_plan",
+    "propose",
     "replace_batchnorm",
+    "resume",
     "supervised",
+    "train_durably",
     "train_step",
+    "verify_ledger",
+    "verify_run",
 ]
