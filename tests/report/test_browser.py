@@ -29,6 +29,12 @@ return [...document.querySelectorAll("body *")].filter((each) => {
   return getComputedStyle(each).position !== "absolute" || !each.classList.contains("skip");
 }).map((each) => `${each.tagName}.${each.getAttribute("class")} ${each.getBoundingClientRect().right}`);
 """
+TOO_WIDE = """
+return [...document.querySelectorAll("section.chart")].map((each) => {
+  const place = each.querySelector(".plot").clientWidth, chart = each.querySelector(".plot svg").width.baseVal.value;
+  return [each.id, chart - place];
+}).filter(([, excess]) => excess > 1);
+"""
 MARKS = """
 return Object.fromEntries([...document.querySelectorAll("section.chart")].map((each) =>
   [each.id, each.querySelectorAll("svg .mark-symbol path, svg .mark-line path, svg .mark-rect path").length]));
@@ -134,6 +140,7 @@ def test_nothing_overflows(chromium, request, which, width, dark):
     keep_screenshot(chromium, f"{which}-{width}-{'dark' if dark else 'light'}")
     assert chromium.execute_script("return document.documentElement.scrollWidth") <= WIDTHS[width][0]
     assert chromium.execute_script(OVERFLOWING) == []
+    assert chromium.execute_script(TOO_WIDE) == []
 
 
 def test_something_too_wide_would_be_caught(chromium, small):

@@ -92,7 +92,7 @@ def spread(field: str, title: str, number: str) -> list[alt.Tooltip]:
     """A mean and its standard deviation under the pointer."""
     return [
         alt.Tooltip(f"{field}:Q", title=title, format=number),
-        alt.Tooltip(f"{field}_sd:Q", title="± over seeds", format=number),
+        alt.Tooltip(f"{field}_sd:Q", title="± over seeds", format=number.lstrip("+")),
     ]
 
 

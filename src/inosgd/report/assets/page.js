@@ -34,7 +34,7 @@
     const perOwner = spec.usermeta?.per_owner;
     if (perOwner) copy.height = perOwner * Math.max(now.shown_owners.length, 1);
     if (!panels) return { ...copy, width, autosize: { type: "fit-x", contains: "padding" } };
-    const axis = 66, gap = spec.spacing.column;
+    const axis = 76, gap = spec.spacing.column;
     const kinds = new Set(copy.datasets[spec.usermeta.tables[0]].map((row) => row[spec.facet.field])).size;
     const most = Math.min(panels.columns, panels.by_owner ? Math.max(now.panel_owners.length, 1) : kinds);
     const room = (columns) => panels.own_axes
