@@ -20,9 +20,11 @@ from inosgd.cli import (
     plan,
     predict,
     release,
+    report,
     reproduce,
     resume,
     train,
+    watch,
 )
 from inosgd.cli.console import messages
 from inosgd.errors import InosgdError
@@ -41,6 +43,8 @@ app.command("predict")(predict.predict_command)
 app.command("ledger")(ledger.ledger_command)
 app.command("budgets")(budgets.budgets_command)
 app.command("release")(release.release_command)
+app.command("watch")(watch.watch_command)
+app.command("report")(report.report_command)
 app.command("compare")(compare.compare_command)
 app.command("plan")(plan.plan_command)
 app.command("reproduce")(reproduce.reproduce_command)
