@@ -55,7 +55,7 @@ def test_every_chart_says_how_to_read_it_and_where_the_paper_has_it():
 
 def test_only_charts_with_numbers():
     names = [entry.name for entry in available(all_tables(material_of(methods=1, extras=False)))]
-    assert names == ["owners", "recall", "loss", "progress", "budgets", "pareto", "terms", "classes"]
+    assert names == ["owners", "recall", "loss", "progress", "budgets", "terms", "classes"]
 
 
 def test_evenly_keeps_both_ends():

@@ -38,7 +38,7 @@ def test_tables_of_everything():
 
 def test_tables_without_rows_are_left_out():
     material = material_of(methods=1, extras=False)
-    assert set(tables.all_tables(material)) == {"curves", "progress", "ends", "spending", "pareto", "terms", "classes"}
+    assert set(tables.all_tables(material)) == {"curves", "progress", "ends", "spending", "terms", "classes"}
 
 
 def test_curves_are_those_of_the_views():

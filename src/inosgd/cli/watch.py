@@ -131,12 +131,13 @@ def _somebody_works(lock: Path) -> bool:
 
 def _frame(seen: Seen) -> RenderableType:
     heading = Text.from_markup(f"[bold]{escape(seen.name)}[/]  {escape(seen.state)}")
-    bar = ProgressBar(total=seen.planned, completed=seen.steps, width=40)
-    line = Text(f"step {seen.steps} of {seen.planned}{_time_left(seen)}")
+    line = Table.grid(padding=(0, 2))
+    progress = ProgressBar(total=seen.planned, completed=seen.steps, width=40)
+    line.add_row(progress, f"step {seen.steps} of {seen.planned}{_time_left(seen)}")
     shown = sorted(range(len(seen.ledger.table)), key=lambda row: int(seen.ledger.table.privacy_ranks[row]))
     hidden = len(shown) - MOST_OWNERS
     note = [Text(f"the {MOST_OWNERS} strictest of {len(shown)} owners")] if hidden > 0 else []
-    return Group(heading, bar, line, Text(), _table(seen, shown[:MOST_OWNERS]), *note, *_about(seen))
+    return Group(heading, line, Text(), _table(seen, shown[:MOST_OWNERS]), *note, *_about(seen))
 
 
 def _about(seen: Seen) -> list[Text]:

@@ -161,7 +161,12 @@ def line_rows(material: Material) -> Iterator[dict[str, Any]]:
 
 
 def pareto_rows(material: Material) -> Iterator[dict[str, Any]]:
-    """Overall accuracy and imbalance of every method and plan, also of those that no other chart shows."""
+    """Overall accuracy and imbalance of every method and plan, also of those that no other chart shows.
+
+    A single row has nothing to be compared with.
+    """
+    if len(material.evaluated) < 2:
+        return
     variants = {row.label: row.variant for row in material.rows}
     points = views.pareto(material.evaluated)
     lowest = _lowest_drawn([points[label]["overall"]["mean"] for label in material.main if label in points])
