@@ -10,7 +10,7 @@ import pytest
 from inosgd import Plan
 from inosgd.method import METHODS
 
-QUICK = ("compare", "--steps", 6, "--seeds", 2)
+QUICK = ("compare", "--steps", 6, "--seeds", 2, "--no-report")
 
 
 @pytest.fixture
