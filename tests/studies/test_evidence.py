@@ -39,6 +39,7 @@ def test_from_trainings_to_the_page(made_up, tmp_path):
     page = render(found)
     for words in ("# Evidence", "## Verdicts", "## CF-EN, learning rate 2", "(chosen)", "ascending-loss", "| 3/4 |"):
         assert words in page
+    assert "Not trained yet: CR-EN, CA-MLP" in page
     for claim in CLAIMS:
         assert claim.text in page
     trained = sorted(path.name for path in (tmp_path / "cache").iterdir())

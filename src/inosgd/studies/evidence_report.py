@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from inosgd.studies import views
 from inosgd.studies.claims import CLAIMS, checks_of, place, shown, verdict
-from inosgd.studies.evidence import Collected
+from inosgd.studies.evidence import EVIDENCE, Collected
 from inosgd.studies.experiments import EXPERIMENTS
 from inosgd.studies.registry import SETTINGS
 from inosgd.studies.results import Result
@@ -28,8 +28,16 @@ it: these are small studies.
 
 def render(everything: Sequence[Collected]) -> str:
     """The whole page."""
-    parts = [INTRODUCTION, _verdicts(everything), *(_section(collected) for collected in everything)]
+    parts = [INTRODUCTION, *_missing(everything), _verdicts(everything)]
+    parts += [_section(collected) for collected in everything]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _missing(everything: Sequence[Collected]) -> list[str]:
+    """What a reader would look for and not find."""
+    done = {collected.evidence.name for collected in everything}
+    missing = [evidence.name for evidence in EVIDENCE if evidence.name not in done]
+    return [f"Not trained yet: {', '.join(missing)}.\n"] if missing else []
 
 
 def _verdicts(everything: Sequence[Collected]) -> str:
