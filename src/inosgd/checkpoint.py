@@ -23,25 +23,31 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import nn
 
+from inosgd import _validate
 from inosgd.errors import CheckpointError
 from inosgd.files import read_json, sha256, write_json, write_private
-from inosgd.randomness import SecureSource, SeededSource, source_from_state, without_key
+from inosgd.randomness import RandomSource, SecureSource, SeededSource, source_from_state, without_key
 from inosgd.records import Position, sync_folder
 from inosgd.training import TrainingState
 
 CHECKPOINT_FORMAT = 1
 """Raised when a key changes its meaning; readers refuse formats they do not know and ignore keys they do not know."""
 
+TENSOR_FILES = ("model.safetensors", "optimizer.safetensors")
+
 Tensors = dict[str, torch.Tensor]
+
+_DAMAGE = (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError)
+"""What reading a damaged or forged file may raise."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +67,8 @@ class Checkpoint:
     step: int
     position: Position
     model_digest: str
-    fields: Mapping[str, Any]
-    streams: Mapping[str, Any]
+    fields: Mapping[str, Any] = field(repr=False)
+    streams: Mapping[str, Any] = field(repr=False)
 
     @property
     def model_path(self) -> Path:
@@ -102,12 +108,13 @@ def read_checkpoint(path: Path, *, tensors: bool = True) -> Checkpoint:
         fields = read_json(path / "state.json")
         _check_format(path, fields)
         streams = read_json(path / "streams.json")
-        for name, digest in fields["files"].items():
-            if tensors and sha256((path / name).read_bytes()) != digest:
+        for name in TENSOR_FILES:
+            if tensors and sha256((path / name).read_bytes()) != fields["files"][name]:
                 raise ValueError(f"{name}: its content does not match its digest")
-        position = Position(fields["ledger"]["records"], fields["ledger"]["hash"])
+        position = Position(fields["ledger"]["records"], str(fields["ledger"]["hash"]))
+        _validate.whole(0, step=fields["step"], records=position.records)
         return Checkpoint(path, fields["step"], position, fields["files"]["model.safetensors"], fields, streams)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except _DAMAGE as error:
         raise CheckpointError(f"checkpoint {path.name} is damaged: {error}; use an earlier one") from error
 
 
@@ -117,22 +124,46 @@ def restore(checkpoint: Checkpoint, state: TrainingState) -> None:
     Raises:
         CheckpointError: If model, optimizer or anything else differs from what was saved, naming the first key.
     """
-    tensors = _load(checkpoint.path / "optimizer.safetensors")
-    model_state = _decode(checkpoint.fields["model"], _load(checkpoint.model_path))
-    optimizer_state = _decode(checkpoint.fields["optimizer"], tensors)
-    also = _decode(checkpoint.fields["also"], tensors)
-    _check_model(state.model, model_state)
-    _check_optimizer(state.optimizer, checkpoint.fields["optimizer_class"], optimizer_state)
-    _check_also(state.also, also)
+    saved = _checked(checkpoint, state)
     state.ledger.resume_at(checkpoint.step)
-    state.model.load_state_dict(model_state)
-    state.optimizer.load_state_dict(optimizer_state)
-    for name, saved in also.items():
-        state.also[name].load_state_dict(saved)
-    sources = {name: source_from_state(fields) for name, fields in checkpoint.streams.items()}
-    state.sampling, state.ordering = sources["sampling"], sources["order"]
-    state.noise, state.masks = sources["noise"], sources["masks"]
+    try:
+        state.optimizer.load_state_dict(saved.optimizer)
+        for name, values in saved.also.items():
+            state.also[name].load_state_dict(values)
+        state.model.load_state_dict(saved.model)
+    except (*_DAMAGE, RuntimeError) as error:
+        raise CheckpointError(f"checkpoint {checkpoint.path.name} cannot be used: {error!r}") from error
+    state.sampling, state.ordering = saved.sources["sampling"], saved.sources["order"]
+    state.noise, state.masks = saved.sources["noise"], saved.sources["masks"]
     state.step = checkpoint.step
+
+
+class _Saved(NamedTuple):
+    """What a checkpoint holds, decoded."""
+
+    model: Mapping[str, Any]
+    optimizer: dict[str, Any]
+    also: Mapping[str, Any]
+    sources: Mapping[str, RandomSource]
+
+
+def _checked(checkpoint: Checkpoint, state: TrainingState) -> _Saved:
+    """The checkpoint's content, after comparing it with what it is to be loaded into; ``state`` is not touched."""
+    fields = checkpoint.fields
+    try:
+        tensors = _load(checkpoint.path / "optimizer.safetensors")
+        saved = _Saved(
+            _decode(fields["model"], _load(checkpoint.model_path)),
+            _decode(fields["optimizer"], tensors),
+            _decode(fields["also"], tensors),
+            {name: source_from_state(checkpoint.streams[name]) for name in state.streams},
+        )
+        _check_model(state.model, saved.model)
+        _check_optimizer(state.optimizer, fields["optimizer_class"], saved.optimizer)
+        _check_also(state.also, saved.also)
+    except _DAMAGE as error:
+        raise CheckpointError(f"checkpoint {checkpoint.path.name} cannot be used: {error!r}") from error
+    return saved
 
 
 def erase_keys(checkpoint: Checkpoint) -> None:
@@ -218,6 +249,8 @@ def _check_also(here: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
 
 
 def _check_keys(what: str, here: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
+    if not isinstance(saved, Mapping):
+        raise CheckpointError(f"{what}: the checkpoint has a {type(saved).__name__} for it; use an earlier one")
     for key in saved:
         if key not in here:
             raise CheckpointError(f"{what} key {key!r} is in the checkpoint and not here; build what was saved")
@@ -227,8 +260,10 @@ def _check_keys(what: str, here: Mapping[str, Any], saved: Mapping[str, Any]) ->
 
 
 def _check_same_kind(what: str, here: Any, saved: Any) -> None:
-    if not isinstance(saved, torch.Tensor):
+    if not isinstance(here, torch.Tensor):
         return
+    if not isinstance(saved, torch.Tensor):
+        raise CheckpointError(f"{what}: a {type(saved).__name__} in the checkpoint, and a tensor here")
     ours, theirs = (tuple(here.shape), here.dtype), (tuple(saved.shape), saved.dtype)
     for ours_now, saved_then in zip(ours, theirs, strict=True):
         if ours_now != saved_then:
@@ -259,6 +294,8 @@ def _decode(value: Any, tensors: Tensors) -> Any:
     """The inverse of `_encode`."""
     if not isinstance(value, dict):
         return value
+    if len(value) != 1:
+        raise ValueError("a value is neither a tensor, a mapping, a list nor a number")
     kind, content = next(iter(value.items()))
     if kind == "tensor":
         return tensors[content]

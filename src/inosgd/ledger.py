@@ -86,12 +86,12 @@ class History:
     def take(self, body: Mapping[str, Any]) -> None:
         """Take in the next record, or raise `LedgerError` if it cannot follow."""
         number, kind = self._records + 1, body.get("kind")
-        known = kind in _TAKE and (kind == "ledger") == (number == 1)
+        known = isinstance(kind, str) and kind in _TAKE and (kind == "ledger") == (number == 1)
         if not known:
             raise _invalid(number, kind, "a ledger opens with one record of kind ledger, and has only kinds it names")
         try:
             _TAKE[str(kind)](self, body)
-        except (KeyError, TypeError, ValueError, InosgdError) as error:
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, InosgdError) as error:
             why = f"key {error} is missing" if isinstance(error, KeyError) else str(error)
             raise _invalid(number, kind, why) from error
         self._records = number

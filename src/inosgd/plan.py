@@ -16,7 +16,7 @@ import numpy as np
 
 from inosgd import _validate
 from inosgd._arrays import ArrayValue, FloatArray, IntArray, frozen_floats
-from inosgd.errors import InvalidArgumentError
+from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.owners import OwnerTable
 
 PLAN_FORMAT = 1
@@ -177,10 +177,23 @@ class Plan(ArrayValue):
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The plan that `to_json` wrote."""
-        fields = json.loads(text)
+        """The plan that `to_json` wrote.
+
+        Raises:
+            InvalidArgumentError: If ``text`` is not a plan.
+        """
+        try:
+            return cls._from_fields(json.loads(text))
+        except InosgdError:
+            raise
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+            why = f"key {error} is missing" if isinstance(error, KeyError) else str(error)
+            raise InvalidArgumentError(f"plan: this is not the JSON of a plan ({why}); write it again") from None
+
+    @classmethod
+    def _from_fields(cls, fields: Mapping[str, Any]) -> Self:
         if fields.get("format") != PLAN_FORMAT:
             raise _validate.fail("format", fields.get("format"), f"this version reads plans of format {PLAN_FORMAT}")
         phases = tuple(Phase.from_json(phase) for phase in fields["phases"])
         table = OwnerTable.from_json(fields["owners"])
-        return cls(table, phases, fields["variant"], fields["accountant"], fields["spent"])
+        return cls(table, phases, str(fields["variant"]), str(fields["accountant"]), fields["spent"])

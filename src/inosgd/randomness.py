@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from inosgd import _validate
 from inosgd._arrays import FloatArray, IntArray
+from inosgd.errors import InvalidArgumentError
 
 WordArray = npt.NDArray[np.uint64]
 
@@ -136,6 +137,8 @@ class SecureSource:
         source = cls()
         if state["key"] is not None:
             source._key = bytes.fromhex(state["key"])
+            if len(source._key) != _KEY_BYTES:
+                raise InvalidArgumentError(f"key: it has {len(source._key)} bytes; a saved one has {_KEY_BYTES}")
         return source
 
     def _current_key(self) -> bytes:

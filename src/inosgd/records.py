@@ -214,7 +214,7 @@ def _decode(line: bytes, position: Position, content: bytes) -> tuple[dict[str, 
         fields = json.loads(line)
         number, kind, previous = int(fields.pop("record")), str(fields["kind"]), fields.pop("previous")
         fields.pop("hash")
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ArithmeticError, AttributeError, KeyError, RecursionError, TypeError, ValueError):
         raise _fault(expected, "unreadable", "edited", "it is not a record") from None
     digest = _own_hash(line)
     if digest is None:

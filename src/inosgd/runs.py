@@ -97,10 +97,11 @@ class RunFolder:
         run = cls(path.absolute())
         try:
             fields = json.loads(run.description_path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            found = fields["format"] if isinstance(fields["description"], dict) else None
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
             raise InvalidArgumentError(f"path={str(path)!r}: there is no run; give the folder of one") from None
-        if fields.get("format") != RUN_FORMAT:
-            raise _validate.fail("format", fields.get("format"), f"this version reads runs of format {RUN_FORMAT}")
+        if found != RUN_FORMAT:
+            raise _validate.fail("format", found, f"this version reads runs of format {RUN_FORMAT}")
         return run
 
     @property
@@ -143,7 +144,8 @@ class RunFolder:
         path = self.path / "lock"
         if self.path in _held:
             raise _locked(self.path, f"this process ({os.getpid()})")
-        with path.open("a+", encoding="utf-8") as file:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(descriptor, "a+", encoding="utf-8") as file:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:

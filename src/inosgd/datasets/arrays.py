@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from inosgd.datasets.npz import NUMBERS_AND_TEXTS, names_in, read_npz
 from inosgd.datasets.tables import Texts, closest
 from inosgd.errors import InvalidArgumentError
 
@@ -72,16 +72,9 @@ def array_texts(path: Path, name: str, array: Array) -> Texts:
 
 
 def _read(path: Path, wanted: Mapping[str, str]) -> dict[str, Array]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            missing = [name for name in wanted if name not in file.files]
-            if missing:
-                hint = closest(missing[0], file.files)
-                raise InvalidArgumentError(f"{path}: there is no array {missing[0]!r} ({wanted[missing[0]]}); {hint}")
-            return {name: file[name] for name in wanted}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        if isinstance(error, InvalidArgumentError):
-            raise
-        raise InvalidArgumentError(
-            f"{path}: cannot be read ({error}); write it again with numpy.savez, without Python objects"
-        ) from None
+    present = names_in(path)
+    missing = [name for name in wanted if name not in present]
+    if missing:
+        hint = closest(missing[0], present)
+        raise InvalidArgumentError(f"{path}: there is no array {missing[0]!r} ({wanted[missing[0]]}); {hint}")
+    return read_npz(path, *wanted, kinds=NUMBERS_AND_TEXTS)

@@ -26,12 +26,12 @@ def read_owner_table(path: Path, default_delta: float) -> OwnerTable:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(f"owners={str(path)!r}: cannot be read as UTF-8 text ({error})") from None
     reader = csv.DictReader(text.splitlines())
-    missing = [column for column in REQUIRED if column not in (reader.fieldnames or [])]
+    missing = [column for column in REQUIRED if column not in _header(path, reader)]
     if missing:
         raise InvalidArgumentError(
             f"{path}: no column {missing[0]!r}; the first line must name the columns owner,epsilon,delta,size"
         )
-    rows = list(reader)
+    rows = _rows(path, reader)
     if not rows:
         raise InvalidArgumentError(f"{path}: no owner; add a line for each below the column names")
     lines = list(enumerate(rows, start=2))
@@ -44,6 +44,20 @@ def read_owner_table(path: Path, default_delta: float) -> OwnerTable:
 
 
 Row = dict[str, str | None]
+
+
+def _header(path: Path, reader: csv.DictReader[str]) -> list[str]:
+    try:
+        return list(reader.fieldnames or [])
+    except csv.Error as error:
+        raise InvalidArgumentError(f"{path}: its first line cannot be read ({error}); correct it") from None
+
+
+def _rows(path: Path, reader: csv.DictReader[str]) -> list[Row]:
+    try:
+        return list(reader)
+    except csv.Error as error:
+        raise InvalidArgumentError(f"{path}, line {reader.line_num}: cannot be read ({error}); correct it") from None
 
 
 def _text(path: Path, line: int, row: Row, column: str) -> str:

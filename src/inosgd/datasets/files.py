@@ -16,7 +16,12 @@ from typing import BinaryIO, cast
 from inosgd.errors import InosgdError, InvalidArgumentError
 
 MAX_EXPANSION = 1032
+LIKELY_EXPANSION = 200
+ALWAYS_ALLOWED = 1 << 28
+"""Content that is more than `LIKELY_EXPANSION` times its packed size, and more than so many bytes, is a bomb."""
+
 _CHUNK = 1 << 20
+_SLACK = 1 << 10
 _GZIP_MAGIC = b"\x1f\x8b"
 
 
@@ -27,6 +32,14 @@ class MissingDataError(InosgdError, FileNotFoundError):
 def refuse(path: Path, what: str) -> InvalidArgumentError:
     """The error for a file that cannot be used, to be raised by the caller."""
     return InvalidArgumentError(f"{path}: {what}")
+
+
+def refuse_bomb(path: Path, what: str, size: int, packed: int) -> None:
+    """Raise if ``packed`` bytes cannot, or for real data would not, expand to ``size``."""
+    if size > packed * MAX_EXPANSION + _SLACK:
+        raise refuse(path, f"{what} claims {size:,} bytes, more than the file can hold")
+    if size > max(ALWAYS_ALLOWED, packed * LIKELY_EXPANSION):
+        raise refuse(path, f"{what} would expand {packed:,} bytes to {size:,}; if it is no bomb, store it uncompressed")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from inosgd.datasets.files import open_bytes, read_at_most, refuse
+from inosgd.datasets.files import open_bytes, read_at_most, refuse, refuse_bomb
 from inosgd.datasets.labelled import DataSet, LabelledExamples
 
 _UNSIGNED_BYTES = 8
@@ -39,6 +39,7 @@ def read_idx(path: Path, item_shape: tuple[int, ...]) -> npt.NDArray[np.uint8]:
         size = math.prod(shape)
         if size > limit - min(limit, header):
             raise refuse(path, f"its header promises {size:,} bytes, more than the file can hold; fetch it again")
+        refuse_bomb(path, "its header", size, path.stat().st_size)
         content = read_at_most(stream, size + 1)
     if len(content) != size:
         found = f"{len(content):,}" if len(content) < size else "more"

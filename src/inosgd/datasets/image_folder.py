@@ -5,20 +5,28 @@ Either the folders say it (``hospital_a/melanoma/0001.png``) or a table beside t
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from inosgd import _validate
-from inosgd.errors import InvalidArgumentError
+from inosgd.errors import InosgdError, InvalidArgumentError
 
 LAYOUTS = ("owner/class", "class/owner")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 IGNORED = ("thumbs.db", "desktop.ini")
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
+"""What is decoded, whatever a file is called: of the other formats that Pillow knows some run programs (EPS)."""
+
+MOST_PIXELS = 1 << 26
+"""A larger image is refused before it is decoded."""
+
 MODES = {1: "L", 3: "RGB"}
 
 
@@ -42,6 +50,8 @@ class ImageFormat:
 
     def __post_init__(self) -> None:
         _validate.whole(1, height=self.height, width=self.width)
+        if self.height * self.width > MOST_PIXELS:
+            raise _validate.fail("size", [self.height, self.width], f"give at most {MOST_PIXELS:,} pixels")
         if self.channels not in MODES:
             raise _validate.fail("channels", self.channels, "give 1 for grey or 3 for colour")
 
@@ -91,11 +101,19 @@ def inside(folder: Path, names: Sequence[str], source: Path) -> list[Path]:
     paths = [folder / name for name in names]
     root = folder.resolve()
     for row, path in enumerate(paths):
-        if not path.resolve().is_relative_to(root):
+        if not _resolved(path).is_relative_to(root):
             raise InvalidArgumentError(f"{source}: row {row + 1}: {names[row]!r} is outside {folder}; move it there")
-        if not path.is_file():
+        if not os.path.isfile(path):
             raise InvalidArgumentError(f"{source}: row {row + 1}: there is no file {str(path)!r}; correct the name")
     return paths
+
+
+def _resolved(path: Path) -> Path:
+    """Where ``path`` leads; what cannot be a path leads nowhere."""
+    try:
+        return path.resolve()
+    except (OSError, ValueError, RuntimeError):
+        return Path()
 
 
 def _image_paths(folder: Path) -> Iterable[Path]:
@@ -110,7 +128,9 @@ def _image_paths(folder: Path) -> Iterable[Path]:
 
 def _read_image(path: Path, form: ImageFormat) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
     try:
-        with Image.open(path) as opened:
+        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=FORMATS) as opened:
+            if opened.width * opened.height > MOST_PIXELS:
+                raise InvalidArgumentError(f"{path}: {opened.height:,} x {opened.width:,} pixels; resize it")
             if opened.size != (form.width, form.height) and not form.resize:
                 width, height = opened.size
                 raise InvalidArgumentError(
@@ -121,8 +141,8 @@ def _read_image(path: Path, form: ImageFormat) -> np.ndarray[tuple[int, ...], np
             if image.size != (form.width, form.height):
                 image = image.resize((form.width, form.height), Image.Resampling.BILINEAR)
             pixels = np.array(image, dtype=np.uint8)
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        if isinstance(error, InvalidArgumentError):
-            raise
+    except InosgdError:
+        raise
+    except Exception as error:  # decoders raise almost anything on bytes that were made to confuse them
         raise InvalidArgumentError(f"{path}: cannot be read as an image ({error}); replace or remove it") from None
     return pixels[None] if form.channels == 1 else np.moveaxis(pixels, 2, 0)

@@ -7,6 +7,7 @@ header.
 
 from __future__ import annotations
 
+import codecs
 import csv
 import difflib
 from collections.abc import Mapping, Sequence
@@ -31,7 +32,7 @@ MOST_NAMES = 12
 """How many column names a message lists."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Table:
     """Some columns of a file, all equally long. Sensitive: it holds the data themselves."""
 
@@ -180,6 +181,7 @@ def _unreadable(path: Path, error: Exception) -> InvalidArgumentError:
 
 
 def _read_text(path: Path, wanted: Mapping[str, str], delimiter: str) -> Any:
+    _refuse_other_encodings(path)  # the parser tells a row that is both uneven and not text to nobody
     header = _header(path, delimiter)
     _check_header(path, header, wanted, delimiter)
     uneven: list[Any] = []
@@ -212,6 +214,17 @@ def _read_text(path: Path, wanted: Mapping[str, str], delimiter: str) -> Any:
             "and quote cells that contain the delimiter"
         )
     return table
+
+
+def _refuse_other_encodings(path: Path) -> None:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        with path.open("rb") as file:
+            for piece in iter(lambda: file.read(1 << 20), b""):
+                decoder.decode(piece)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        raise _encoding_error(path) from None
 
 
 def _refuse_open_quote(path: Path, delimiter: str) -> None:

@@ -57,7 +57,7 @@ def read_description(folder: Path) -> dict[str, Any]:
     try:
         fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         found = fields.get("format")
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, RecursionError):
         raise InvalidArgumentError(
             f"{path}: there is no model; give the folder that holds {WEIGHTS} and {DESCRIPTION}, such as RUN/model"
         ) from None
@@ -71,7 +71,7 @@ def load_weights(folder: Path, model: nn.Module) -> nn.Module:
     path = folder / WEIGHTS
     try:
         model.load_state_dict(safetensors.load(path.read_bytes()))
-    except (OSError, SafetensorError, RuntimeError) as error:
+    except (OSError, SafetensorError, RuntimeError, ValueError) as error:
         why = str(error).strip().splitlines()[0]
         raise InvalidArgumentError(f"{path}: cannot be loaded into the saved architecture ({why})") from None
     return model.eval()

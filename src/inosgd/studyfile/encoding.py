@@ -26,6 +26,7 @@ from inosgd.datasets.tables import Table, Texts, closest
 from inosgd.errors import InvalidArgumentError
 
 WORD = re.compile(r"\w+")
+MOST_SYMBOLS = 100_000
 
 
 @dataclass(frozen=True)
@@ -228,7 +229,10 @@ Encoding = TableEncoding | ImageEncoding | ArrayEncoding
 def encoding_from_json(fields: Mapping[str, Any]) -> Encoding:
     """The inverse of an encoding's ``to_json``."""
     if fields["kind"] == "table":
-        return TableEncoding(tuple(_column(column) for column in fields["columns"]))
+        columns = tuple(_column(column) for column in fields["columns"])
+        if not columns:
+            raise InvalidArgumentError("columns=[]: a table is read from at least one")
+        return TableEncoding(columns)
     if fields["kind"] == "images":
         return image_encoding(fields["size"], fields["channels"], fields["resize"])
     limits = None if fields["range"] is None else Range(*fields["range"])
@@ -247,8 +251,12 @@ def codes_of(texts: Texts, names: Sequence[str]) -> npt.NDArray[np.int64]:
 
 
 def _column(fields: Mapping[str, Any]) -> Column:
+    name = str(fields["name"])
     if fields["kind"] == "numeric":
-        return NumericColumn(fields["name"], Range(fields["low"], fields["high"]), fields["fitted"])
+        return NumericColumn(name, Range(float(fields["low"]), float(fields["high"])), bool(fields["fitted"]))
     if fields["kind"] == "categorical":
-        return CategoricalColumn(fields["name"], tuple(fields["categories"]), fields["fitted"])
-    return TextColumn(fields["name"], fields["tokens"], fields["max_length"], fields["vocabulary_size"])
+        return CategoricalColumn(name, tuple(str(each) for each in fields["categories"]), bool(fields["fitted"]))
+    length = int(fields["max_length"])
+    if not 1 <= length <= MOST_SYMBOLS:
+        raise InvalidArgumentError(f"max_length={length}: give a whole number from 1 to {MOST_SYMBOLS:,}")
+    return TextColumn(name, str(fields["tokens"]), length, int(fields["vocabulary_size"]))

@@ -15,7 +15,7 @@ from inosgd.datasets.image_folder import find_images, read_images
 from inosgd.datasets.tables import read_table
 from inosgd.errors import InvalidArgumentError
 from inosgd.models.saved import load_weights, read_description
-from inosgd.studyfile.encoding import ArrayEncoding, ImageEncoding, TableEncoding, encoding_from_json
+from inosgd.studyfile.encoding import ArrayEncoding, Encoding, ImageEncoding, TableEncoding, encoding_from_json
 from inosgd.studyfile.models import build_model, model_problem
 from inosgd.studyfile.sources import Pixels
 
@@ -42,16 +42,18 @@ def predict(
     """Apply the model in ``folder`` to ``data``: a table, images, or arrays, as in its training."""
     description = read_description(folder)
     model = load_weights(folder, _model(folder, description, allowed_factory))
-    name, examples, inputs, messages = _inputs(description, data, delimiter)
+    encoding, names = _understood(folder, description)
+    name, examples, inputs, messages = _inputs(encoding, data, delimiter)
     scores = _probabilities(model, inputs)
+    if len(names) != scores.shape[1]:
+        raise InvalidArgumentError(f"{folder}: {len(names)} class names for {scores.shape[1]} scores; save it again")
     best = scores.max(1)
-    names = description["classes"]
     return Predictions(name, examples, [names[row] for row in best.indices.tolist()], best.values.tolist(), messages)
 
 
 def _model(folder: Path, description: Mapping[str, Any], allowed_factory: str | None) -> nn.Module:
-    architecture = description["architecture"]
     try:
+        architecture = description["architecture"]
         return build_model(
             architecture["name"],
             architecture["arguments"],
@@ -72,9 +74,18 @@ def _probabilities(model: nn.Module, inputs: Any) -> torch.Tensor:
     return torch.cat(pieces)
 
 
-def _inputs(description: Mapping[str, Any], data: Path, delimiter: str | None) -> tuple[str, list[Any], Any, list[str]]:
+def _understood(folder: Path, description: Mapping[str, Any]) -> tuple[Encoding, list[str]]:
+    """How inputs are encoded, and the names of the classes."""
+    try:
+        return encoding_from_json(description["inputs"]), [str(name) for name in description["classes"]]
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"{folder}: its description cannot be understood ({error!r}); save it again"
+        ) from None
+
+
+def _inputs(encoding: Encoding, data: Path, delimiter: str | None) -> tuple[str, list[Any], Any, list[str]]:
     """What the examples are called, their names, the model's inputs, and what there is to say."""
-    encoding = encoding_from_json(description["inputs"])
     if not data.exists():
         raise InvalidArgumentError(f"{data}: there is no such file; correct the path")
     if isinstance(encoding, TableEncoding):

@@ -13,6 +13,9 @@ from inosgd.errors import InvalidArgumentError
 ABSENT = object()
 """The value of a key that is not there."""
 
+MOST_SHOWN_LEVELS = 4
+"""How many levels of a nested value a message shows."""
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -44,14 +47,16 @@ class StudyFileError(InvalidArgumentError):
         super().__init__(f"{path}: {len(problems)} problems{lines}")
 
 
-def _toml(value: Any) -> str:
+def _toml(value: Any, depth: int = 0) -> str:
     """About what stands in the file."""
+    if depth > MOST_SHOWN_LEVELS:
+        return "..."
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
         return f'"{value}"'
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + " }"
+        return "{ " + ", ".join(f"{key} = {_toml(inner, depth + 1)}" for key, inner in value.items()) + " }"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_toml, value)) + "]"
+        return "[" + ", ".join(_toml(inner, depth + 1) for inner in value) + "]"
     return f"{value:.12g}" if isinstance(value, float) else str(value)

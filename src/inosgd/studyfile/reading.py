@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from inosgd.studyfile.schema import StudySchema
 
 LARGEST_FILE = 16 * 2**20
 KINDS = ("table", "images", "npz")
+MOST_LEVELS = 32
+_WITHIN_A_KEY = re.compile(r"[^=\[\]{},#\n]+")
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,9 @@ def read_study(path: Path, *, allowed_factory: str | None = None) -> StudyFile:
 
 def parse_study(text: str, path: Path, folder: Path, *, allowed_factory: str | None = None) -> StudyFile:
     """The study that ``text`` says, valid as a whole; ``path`` is its name in messages."""
+    # Dotted keys take the parser time quadratic in their parts.
+    if any(run.group().count(".") > MOST_LEVELS for run in _WITHIN_A_KEY.finditer(text)):
+        raise InvalidArgumentError(f"{path}: a key of more than {MOST_LEVELS} parts; no study needs that, shorten it")
     try:
         values = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also numbers with thousands of digits
