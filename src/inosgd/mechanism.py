@@ -26,7 +26,7 @@ from inosgd.sampling import PoissonSampler
 _ROWS_AT_ONCE = 64
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class BoundedSum:
     """A sum that knows how far one example can move it.
 

@@ -25,7 +25,7 @@ from inosgd.randomness import RandomSource, WordArray
 Keys = tuple[npt.NDArray[Any], ...]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Candidates:
     """What an order may look at, one entry per example of the batch."""
 

@@ -106,7 +106,7 @@ class OwnerTable(ArrayValue):
         return cls(tuple(columns["names"]), epsilons, columns["deltas"], columns["sizes"])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Owners(ArrayValue):
     """The table of owners, and the row of the owner of each example.
 

@@ -20,7 +20,7 @@ OTHER_DATA = "statistics of other, public data"
 FITTED = "fitted on the training data, not accounted for"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LabelledExamples(ArrayValue):
     """Inputs with one row per example, and the class number of each.
 

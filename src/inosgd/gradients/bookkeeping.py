@@ -68,7 +68,7 @@ class BookkeepingEngine:
         return size if self.memory_limit is None else min(size, examples_that_fit(task, examples, self.memory_limit))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SplitBatch:
     """A batch that passes through the model in pieces, once to be measured and once to be summed.
 

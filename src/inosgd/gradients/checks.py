@@ -12,21 +12,21 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.utils import _pytree as pytree
 
 from inosgd.errors import InvalidArgumentError
-from inosgd.gradients.engine import Examples, count_examples
+from inosgd.gradients.engine import ExampleLosses, Examples, count_examples
 from inosgd.gradients.recording import Task, flatten, forward, read_page
 from inosgd.gradients.rules.recorder import Recorder
 
 _PROBED = 3
 """How many examples are compared to plain autograd before the first batch."""
 
-_checked: WeakKeyDictionary[nn.Module, set[tuple[object, ...]]] = WeakKeyDictionary()
-"""For every model alive, in which states (mode, trainable parameters) it has been checked."""
+_checked: WeakKeyDictionary[nn.Module, WeakKeyDictionary[ExampleLosses, set[tuple[object, ...]]]] = WeakKeyDictionary()
+"""For every model alive, with which losses and in which states (mode, trainable parameters) it has been checked."""
 
 
 def check_once(task: Task, examples: Examples) -> None:
-    """`check_model` and `check_gradients`, unless the model has passed both in the state it is in."""
+    """`check_model` and `check_gradients`, unless the model has passed both with these losses in the state it is in."""
     state = (task.model.training, *map(id, task.parameters.values()))
-    passed = _checked.setdefault(task.model, set())
+    passed = _checked.setdefault(task.model, WeakKeyDictionary()).setdefault(task.losses, set())
     if state in passed:
         return
     check_model(task.model)

@@ -31,7 +31,7 @@ ExampleLosses = Callable[[nn.Module, Examples], torch.Tensor]
 """From a model and a batch to one loss per example; an example's loss depends on that example alone."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Measured:
     """The loss and the gradient norm of each example of a batch, in float64. Sensitive."""
 

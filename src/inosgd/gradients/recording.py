@@ -91,7 +91,7 @@ def _stand_in(
     return recorded_layer(path, module, rule_for(module) or fallback_rule)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Page:
     """What one pass left: losses, gradient norms, and the gradients themselves in compact forms."""
 

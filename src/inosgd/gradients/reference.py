@@ -56,7 +56,7 @@ class ReferenceEngine:
         yield _ReferenceGradients(check_losses(values, count), gradients)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class _ReferenceGradients:
     losses: torch.Tensor
     gradients: torch.Tensor

@@ -29,7 +29,7 @@ DEFAULT_FRACTION = 0.2
 MOST_CLASSES = 100
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LabelledExamples:
     """Inputs and class numbers, as an example store. ``inputs`` is a tensor, or pixels that are scaled when taken."""
 
@@ -49,7 +49,7 @@ class LabelledExamples:
         return LabelledExamples(_joined(self.inputs, other.inputs), torch.cat([self.targets, other.targets]))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class HeldOutExamples:
     """What the model is judged by, with the owner whose kind of data each example is."""
 
@@ -69,7 +69,7 @@ class HeldOutExamples:
         )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class StudyData:
     """Everything a study trains on. Sensitive, but for the encoding, the classes and the table of owners.
 

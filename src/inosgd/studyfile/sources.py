@@ -35,7 +35,7 @@ Progress = Callable[[Sequence[Path], str], Iterable[Path]]
 """Shows how far the reading of many files has come: the same files, one after the other."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Labels:
     """What each row is and whose it is; ``targets_from`` and ``owners_from`` say where that was read, for messages."""
 
@@ -64,7 +64,7 @@ class Source(Protocol):
         """The inputs of all rows: a tensor, or `Pixels`."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Pixels:
     """Images held as bytes and scaled to -1 to 1 when they are taken: a quarter of the memory."""
 
@@ -81,7 +81,7 @@ class Pixels:
         return Pixels(self.pixels[rows])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class TableSource:
     """Rows of a table."""
 
@@ -99,7 +99,7 @@ class TableSource:
         return encoding.encode(self.table)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ImageSource:
     """Images, read into memory as bytes."""
 
@@ -117,7 +117,7 @@ class ImageSource:
         return self.pixels
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ArraySource:
     """Arrays of an ``.npz`` file."""
 
