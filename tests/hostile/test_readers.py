@@ -1,0 +1,124 @@
+"""Whatever bytes a reader meets, it reads them or raises an error of ours; nothing else, and not for long."""
+
+from __future__ import annotations
+
+import json
+import math
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inosgd.errors import InosgdError, InvalidArgumentError
+from tests.hostile.readers import FORGERIES, READERS, STRANGE_VALUES, emptied, nested, places, replaced
+
+SLOW = {"checkpoint", "streams", "model"}
+
+
+@st.composite
+def spoiled(draw, good: bytes) -> bytes:
+    """A good file with a few bytes changed, cut out, repeated or put in."""
+    content = bytearray(good)
+    for _ in range(draw(st.integers(1, 4))):
+        place = draw(st.integers(0, len(content)))
+        length = draw(st.sampled_from([0, 1, 2, 8, 64, len(content)]))
+        content[place : place + length] = draw(
+            st.one_of(
+                st.binary(max_size=12),
+                st.sampled_from(
+                    [b"\xff" * 8, b"\0" * 8, b"9" * 400, b"1e999", b"[" * 3000, b"{" * 3000, b"\r\n", b'"']
+                ),
+                st.integers(0, len(good)).map(lambda start: good[start : start + 40]),
+            )
+        )
+    return bytes(content)
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_good_file_is_read(name, tmp_path):
+    READERS[name].on(READERS[name].good(), tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.parametrize("name", READERS)
+def test_a_spoiled_file_is_read_or_refused(name, tmp_path_factory):
+    reader, folder = READERS[name], tmp_path_factory.mktemp("spoiled")
+
+    @settings(max_examples=20 if name.startswith(("checkpoint", "model")) else 60)
+    @given(st.one_of(spoiled(reader.good()), st.binary(max_size=64)))
+    def check(content):
+        with suppress(InosgdError):
+            reader.on(content, emptied(folder / "files"))
+
+    check()
+
+
+@pytest.mark.parametrize("name", FORGERIES)
+def test_a_forged_file_is_read_or_refused(name, tmp_path_factory):
+    """Digests and chains fit, as a forger's would: what is left is what the values mean."""
+    kind, tree, build = FORGERIES[name]
+    good, folder = tree(), tmp_path_factory.mktemp("forged")
+    READERS[kind].on(build(good), folder / "good")  # the control: what is built is accepted as it is
+
+    @settings(max_examples=30 if name in SLOW else 150)
+    @given(st.sampled_from(places(good)), st.sampled_from(STRANGE_VALUES))
+    def check(place, value):
+        with suppress(InosgdError):
+            READERS[kind].on(build(replaced(good, place, value)), emptied(folder / "files"))
+
+    check()
+
+
+@pytest.mark.parametrize(
+    "name", ["plan", "run", "checkpoint state.json", "checkpoint streams.json", "model model.json"]
+)
+@pytest.mark.parametrize(
+    "content", [b"[" * 100_000, b'{"a":' * 100_000, b"1" * 100_000, b"nan", b"null", b"[]", b'"x"']
+)
+def test_deep_and_huge_json_is_refused(name, content, tmp_path):
+    with pytest.raises(InosgdError):
+        READERS[name].on(content, tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"a = " + b"[" * 100_000, b"a = " + b"9" * 100_000, b"a." * 50_000 + b"a = 1"])
+def test_deep_and_huge_toml_is_refused(content, tmp_path):
+    with pytest.raises(InosgdError):
+        READERS["study"].on(content, tmp_path)
+
+
+def test_a_ledger_whose_numbers_are_not_numbers_is_refused(tmp_path):
+    good = READERS["ledger"].good()
+    for strange in (b"Infinity", b"NaN", b"1e999", b'"1"', b"[" * 5000):
+        with pytest.raises(InosgdError):
+            READERS["ledger"].on(good.replace(b'{"record":3', b'{"record":' + strange), tmp_path)
+
+
+def test_csv_cells_beyond_the_readers_limit_are_refused(tmp_path):
+    huge = b"owner,epsilon,size\n" + b"a" * 200_000 + b",1,1\n"
+    with pytest.raises(InvalidArgumentError, match="line"):
+        READERS["owners csv"].on(huge, tmp_path)
+    with pytest.raises(InvalidArgumentError, match="first line"):
+        READERS["owners csv"].on(b"o" * 200_000 + b",epsilon,size\na,1,1\n", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside.png", "/etc/passwd", "a/../../b.png", "x" * 5000, "a\0b", "~/.ssh/id_rsa", "link.png", ""]
+)
+def test_names_of_images_that_lead_out_of_their_folder_are_refused(name, tmp_path):
+    folder = tmp_path / "images"
+    folder.mkdir()
+    (tmp_path / "outside.png").write_bytes(READERS["png"].good())
+    (folder / "link.png").symlink_to(tmp_path / "outside.png")
+    from inosgd.datasets.image_folder import inside
+
+    with pytest.raises(InvalidArgumentError, match="row 1"):
+        inside(folder, [name], folder / "index.csv")
+
+
+def test_the_fuzzers_values_survive_json():
+    """A control of the tests themselves: strange values arrive in files as they are meant."""
+    for value in STRANGE_VALUES:
+        back = json.loads(json.dumps(value))
+        assert back == value or (isinstance(value, float) and math.isnan(back))
+    assert json.loads(json.dumps(nested(3))) == [[[0]]]
