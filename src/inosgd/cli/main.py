@@ -10,6 +10,7 @@ from rich.markup import escape
 
 import inosgd
 from inosgd.cli import (
+    audit,
     bench,
     budgets,
     compare,
@@ -50,6 +51,7 @@ app.command("plan")(plan.plan_command)
 app.command("reproduce")(reproduce.reproduce_command)
 app.command("evidence")(evidence.evidence_command)
 app.command("embed")(embed.embed_command)
+app.add_typer(audit.app, name="audit")
 app.add_typer(bench.app, name="bench")
 
 

@@ -1,0 +1,112 @@
+"""Practice: what a training really does, apart from what is claimed about it.
+
+An audit compares the two. In an honest practice they are the same plan; in a control (`inosgd.audit.controls`) they
+are not. The numbers of a practice are constants: rates, thresholds, noise, expected batch size and the length of the
+tail do not follow the number of examples that happen to be in. Adding an example is then exactly what the accountant
+speaks of.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from inosgd._arrays import FloatArray, IntArray
+from inosgd.errors import InvalidArgumentError
+from inosgd.gradients import BookkeepingEngine, ExampleLosses, GradientEngine
+from inosgd.importance import Importance
+from inosgd.method import Method
+from inosgd.owners import Owners, OwnerTable
+from inosgd.plan import Phase, Plan, Terms
+from inosgd.randomness import RandomSource
+from inosgd.sampling import PoissonSampler
+from inosgd.training import Trainer, TrainingState
+
+
+class Sampler(Protocol):
+    """Draws batches of example indices."""
+
+    def draw(self, source: RandomSource) -> IntArray:
+        """One batch: sorted, distinct indices."""
+
+
+SamplerMaker = Callable[[FloatArray, IntArray, IntArray], Sampler]
+"""From rates per owner, the owner of each example and the class of each example to a sampler."""
+
+
+def poisson(rates: FloatArray, assignment: IntArray, classes: IntArray) -> Sampler:
+    """What is claimed: every example by itself, whatever its class."""
+    return PoissonSampler(rates, assignment)
+
+
+@dataclass(frozen=True, eq=False)
+class Practice:
+    """The terms of every step, the method, and how batches are drawn.
+
+    ``plan`` has one phase. Its budgets are those of the claim where it is honest, and unlimited in a control, whose
+    ledger would otherwise refuse it.
+    """
+
+    plan: Plan
+    method: Method
+    sampler: SamplerMaker = poisson
+
+    def __post_init__(self) -> None:
+        if len(self.plan.phases) != 1:
+            raise InvalidArgumentError(f"plan: it has {len(self.plan.phases)} phases; audit plans of one phase")
+
+    @property
+    def terms(self) -> Terms:
+        """The terms of every step."""
+        return self.plan.phases[0].terms
+
+    def with_terms(self, terms: Terms) -> Practice:
+        """The same with other terms, which nobody is charged for."""
+        table = self.plan.table
+        unlimited = OwnerTable(table.names, np.full(len(table), np.inf), table.deltas, table.sizes)
+        phases = (Phase(self.plan.steps, terms),)
+        plan = dataclasses.replace(self.plan, table=unlimited, phases=phases, spent=np.full(len(table), np.inf))
+        return dataclasses.replace(self, plan=plan)
+
+    def for_owners(self, assignment: IntArray) -> tuple[Plan, Owners]:
+        """The plan and the owners of a training on examples that belong to these rows; only sizes differ."""
+        table = self.plan.table
+        sizes = np.bincount(assignment, minlength=len(table))
+        sized = OwnerTable(table.names, table.epsilons, table.deltas, sizes)
+        return dataclasses.replace(self.plan, table=sized), Owners(sized, assignment)
+
+    def trainer(
+        self, assignment: IntArray, examples: Any, losses: ExampleLosses, engine: GradientEngine | None = None
+    ) -> Trainer:
+        """The library's own trainer for this practice."""
+        plan, owners = self.for_owners(assignment)
+        return Trainer(plan, owners, examples, losses, self.method, engine or BookkeepingEngine())
+
+    def start(
+        self,
+        trainer: Trainer,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        source: RandomSource,
+        classes: IntArray,
+    ) -> TrainingState:
+        """The state before the first step, with this practice's sampler in place."""
+        state = TrainingState.start(trainer, model, optimizer, source)
+        terms = trainer.plan.phases[0].terms
+        drawing = self.sampler(terms.sampling_rates, trainer.owners.assignment, classes)
+        state.sampler, state.sampler_terms = drawing, terms  # type: ignore[assignment]
+        return state
+
+
+def honest(plan: Plan, method: Method) -> Practice:
+    """The practice that does what ``plan`` claims, its tail as long as the plan says."""
+    tail = method.tail(plan.expected_threshold_sum())
+    if tail is not None:
+        method = dataclasses.replace(method, importance=Importance(tail.shape, share=None, length=tail.length))
+    return Practice(plan, method)

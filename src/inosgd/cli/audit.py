@@ -1,0 +1,393 @@
+"""``inosgd audit``: attack one's own training, and say what that proves."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from inosgd import _validate
+from inosgd.audit import NOT_PRIVATE, canary, membership
+from inosgd.audit.batched import can_stack
+from inosgd.audit.claims import subjects_of
+from inosgd.audit.controls import CONTROLS, control_named
+from inosgd.audit.drawing import roc_picture
+from inosgd.audit.lira import FEWEST_MODELS, FORMS
+from inosgd.audit.practice import Practice, honest
+from inosgd.audit.shadow import membership as members_of
+from inosgd.audit.shadow import tasks_for, train_shadows
+from inosgd.audit.store import AuditFolder, confidences_of, shadow_name
+from inosgd.cli.console import messages, plain_table, results, rounded_up
+from inosgd.datasets.location import data_folder
+from inosgd.errors import InosgdError, InvalidArgumentError
+from inosgd.method import METHODS, Method, method_named
+from inosgd.owners import OwnerTable
+from inosgd.plan import Plan
+from inosgd.planning import VARIANTS, make_plan
+from inosgd.studies import STUDIES
+from inosgd.studies.entrant import entrants
+from inosgd.studies.registry import SCALES, SETTINGS, study_named
+from inosgd.studies.runner import Failure, run_all
+from inosgd.studies.study import Study, StudyData
+
+app = typer.Typer(
+    help="Attack a training: lower bounds on what every owner loses, beside what is accounted for.",
+    no_args_is_help=True,
+)
+
+StudyName = Annotated[str, typer.Argument(help=f"One of: {', '.join([*STUDIES, *SETTINGS])}.")]
+MethodName = Annotated[str, typer.Option(help=f"One of: {', '.join(METHODS)}.")]
+VariantName = Annotated[str | None, typer.Option(help=f"One of: {', '.join(VARIANTS)}; the study's if not given.")]
+ControlName = Annotated[
+    str | None, typer.Option(help=f"Audit a training with a known defect instead: {', '.join(CONTROLS)}.")
+]
+Steps = Annotated[int | None, typer.Option(help="Steps of each training, instead of the study's.")]
+Confidence = Annotated[float, typer.Option(help="With which all bounds hold together.")]
+Seed = Annotated[int, typer.Option(help="Of everything.")]
+Jobs = Annotated[int | None, typer.Option(help="Processes at a time; one per core if not given.")]
+Scale = Annotated[str, typer.Option(help=f"Of the paper's studies: {', '.join(SCALES)}.")]
+DataFolder = Annotated[Path | None, typer.Option(help="Folder of the data sets; INOSGD_DATA if not given.")]
+Out = Annotated[Path | None, typer.Option(help="Folder of the audit; continued if it exists.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+
+
+@app.command("lira")
+def lira_command(
+    study: StudyName,
+    models: Annotated[int, typer.Option(help="How many shadow models.")] = 512,
+    method: MethodName = "ino-sgd",
+    variant: VariantName = None,
+    form: Annotated[str, typer.Option(help=f"What is shown: {', '.join(FORMS)}.")] = "online",
+    control: ControlName = None,
+    steps: Steps = None,
+    confidence: Confidence = 0.95,
+    seed: Seed = 0,
+    jobs: Jobs = None,
+    scale: Scale = "laptop",
+    data: DataFolder = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Membership inference: shadow models on random halves, and how well members can be told from others."""
+    _validate.whole(FEWEST_MODELS, models=models)
+    _validate.open_unit(confidence=confidence)
+    if form not in FORMS:
+        raise InvalidArgumentError(f"form={form!r}: choose one of {', '.join(FORMS)}")
+    audited = _Audited.of(study, method, variant, control, steps, seed, scale, data, halves=True)
+    folder = audited.folder("lira", out)
+    _train_shadows(audited, range(models), folder, jobs)
+    report = _lira_report(audited, models, folder, confidence)
+    folder.write("summary.json", json.dumps(report, indent=1) + "\n")
+    if as_json:
+        typer.echo(json.dumps(report))
+        return
+    _print_lira(report, form)
+
+
+@app.command("canary")
+def canary_command(
+    study: StudyName,
+    runs: Annotated[int, typer.Option(help="How many repeated trainings of each kind.")] = 256,
+    canaries: Annotated[int, typer.Option(help="How many canaries per owner in the single training.")] = 5000,
+    method: MethodName = "ino-sgd",
+    variant: VariantName = None,
+    control: ControlName = None,
+    steps: Steps = None,
+    confidence: Confidence = 0.95,
+    seed: Seed = 0,
+    jobs: Jobs = None,
+    scale: Scale = "laptop",
+    data: DataFolder = None,
+    out: Out = None,
+    as_json: AsJson = False,
+) -> None:
+    """Worst-case gradients: the most that somebody who sees every step, or the final model, can tell."""
+    _validate.open_unit(confidence=confidence)
+    audited = _Audited.of(study, method, variant, control, steps, seed, scale, data, halves=False)
+    game = canary.Game(audited.study, audited.data, audited.claimed, audited.practice, seed)
+    tasks = canary.tasks_of(game, runs, canaries)
+    folder = audited.folder("canary", out, canaries=canaries)
+    played = _play(tasks, folder, jobs)
+    report = _canary_report(audited, game, played, runs, canaries, confidence, folder)
+    folder.write("summary.json", json.dumps(report, indent=1) + "\n")
+    if as_json:
+        typer.echo(json.dumps(report))
+        return
+    _print_canary(report)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _Audited:
+    """What is audited: study, data, the plan that is claimed and the practice behind it."""
+
+    study: Study
+    data: StudyData
+    method: Method
+    claimed: Plan
+    practice: Practice
+    control: str | None
+    seed: int
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        method: str,
+        variant: str | None,
+        control: str | None,
+        steps: int | None,
+        seed: int,
+        scale: str,
+        folder: Path | None,
+        *,
+        halves: bool,
+    ) -> _Audited:
+        _validate.whole(0, seed=seed)
+        study = _study(name, steps, scale, folder)
+        chosen = _method(study, method, variant)
+        defect = None if control is None else control_named(control)
+        data = study.split(seed)
+        claimed = _plan(study, _halved(data.owners.table) if halves else data.owners.table, chosen)
+        practice = honest(claimed, chosen)
+        return cls(study, data, chosen, claimed, practice if defect is None else defect.spoil(practice), control, seed)
+
+    def folder(self, audit: str, out: Path | None, **more: int) -> AuditFolder:
+        """The audit's folder: the given one, or one that its settings determine, so that it is found again."""
+        settings = {
+            "audit": audit,
+            "study": self.study.name,
+            "settings": self.study.settings.to_json(),
+            "method": self.method.name,
+            "variant": self.method.variant,
+            "control": self.control,
+            "seed": self.seed,
+            **more,
+        }
+        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
+        name = f"{audit}-{self.study.name}-{self.method.name}{'' if self.control is None else '-' + self.control}"
+        return AuditFolder(out or Path("runs") / "audits" / f"{name}-{digest}", settings)
+
+    def described(self) -> dict[str, Any]:
+        """The head of a report."""
+        return {
+            "study": self.study.name,
+            "description": self.study.description,
+            "settings": self.study.settings.to_json(),
+            "method": self.method.name,
+            "variant": self.method.variant,
+            "control": self.control,
+            "seed": self.seed,
+            "not_private": NOT_PRIVATE,
+        }
+
+
+def _study(name: str, steps: int | None, scale: str, folder: Path | None) -> Study:
+    if name in STUDIES:
+        study = STUDIES[name]
+    elif name in SETTINGS:
+        study = study_named(name, scale, data_folder(folder))
+    else:
+        raise InvalidArgumentError(f"study={name!r}: choose one of {', '.join([*STUDIES, *SETTINGS])}")
+    if steps is None:
+        return study
+    return dataclasses.replace(study, settings=dataclasses.replace(study.settings, steps=steps))
+
+
+def _method(study: Study, name: str, variant: str | None) -> Method:
+    if variant is not None and variant not in VARIANTS:
+        raise InvalidArgumentError(f"variant={variant!r}: choose one of {', '.join(VARIANTS)}")
+    chosen = entrants([method_named(name)], study.variant)[0].method
+    return chosen if variant is None else dataclasses.replace(chosen, variant=variant)
+
+
+def _halved(table: OwnerTable) -> OwnerTable:
+    """The owners with half of their examples, as the shadow models have them on average."""
+    return OwnerTable(table.names, table.epsilons, table.deltas, (table.sizes + 1) // 2)
+
+
+def _plan(study: Study, table: OwnerTable, method: Method) -> Plan:
+    settings = study.settings
+    return make_plan(
+        table,
+        steps=settings.steps,
+        expected_batch_size=settings.expected_batch_size,
+        clipping_threshold=settings.clipping_threshold,
+        variant=method.variant,
+        accountant=settings.accountant,
+    )
+
+
+def _progress() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=messages(), transient=True)
+
+
+# LiRA --------------------------------------------------------------------------------------------------------------
+
+
+def _train_shadows(audited: _Audited, numbers: Sequence[int], folder: AuditFolder, jobs: int | None) -> None:
+    missing = [number for number in numbers if not folder.has(shadow_name(number))]
+    stacked = can_stack(audited.study.model(audited.seed))
+    tasks = tasks_for(audited.study, audited.practice, audited.seed, missing, stacked=stacked)
+    with _progress() as progress:
+        bar = progress.add_task(f"{audited.study.name}: shadow models", total=len(missing))
+        for index, outcome in run_all(train_shadows, tasks, names=[task.name for task in tasks], jobs=jobs):
+            if isinstance(outcome, Failure):
+                raise InosgdError(f"a shadow model failed, the others are kept: {outcome.task}: {outcome.error}")
+            for number, confidences in zip(tasks[index].numbers, outcome, strict=True):
+                folder.keep(shadow_name(number), confidences=confidences.astype(np.float32))
+            progress.update(bar, advance=len(tasks[index].numbers))
+
+
+def _lira_report(audited: _Audited, models: int, folder: AuditFolder, confidence: float) -> dict[str, Any]:
+    confidences = confidences_of(folder, range(models))
+    members = np.stack([members_of(audited.seed, number, confidences.shape[1]) for number in range(models)])
+    subjects = subjects_of(audited.claimed, audited.data)
+    found = {form: membership.attack(confidences, members, subjects, form, confidence) for form in FORMS}
+    title = f"LiRA on {audited.study.name}, {audited.method.name}, {models} models"
+    folder.write("roc.svg", roc_picture(found["online"], title))
+    return {
+        **audited.described(),
+        "models": models,
+        "confidence": confidence,
+        "owners": {form: [each.to_json() for each in attacked] for form, attacked in found.items()},
+        "verdict": {form: membership.verdict(attacked, confidence) for form, attacked in found.items()},
+        "folder": str(folder.path),
+    }
+
+
+def _print_lira(report: Mapping[str, Any], form: str) -> None:
+    shown, owners = results(), report["owners"][form]
+    shown.print(f"[bold]LiRA ({form}) on {report['study']}: {report['description']}[/]")
+    shown.print(_head(report) + f", {report['models']} shadow models, each example in half of them\n")
+    table = plain_table("owner", right=("spent", "of", "AUC", "most", "at 1%", "most", "at .1%", "most", "ε ≥"))
+    for row in owners:
+        low, high = row["auc_interval"]
+        table.add_row(
+            row["owner"],
+            rounded_up(row["accounted"], 3),
+            _number(row["budget"]),
+            f"{row['auc']:.3f} ± {(high - low) / 2:.3f}",
+            f"{row['highest_auc']:.3f}",
+            *(f"{100 * row[key]:.3g}" for key in _RATES),
+            f"{row['lower_bound']:.2f}{' !' if row['rejected'] else ''}",
+        )
+    shown.print(table)
+    at_budget = ", ".join(f"{row['highest_auc_at_budget']:.3f}" for row in owners)
+    shown.print(
+        f"\nat 1%, at .1%: percent of members found at that rate of false alarms. most: no attack can do better if the "
+        f"accounted profile holds (knowing only the budgets, AUC {at_budget}). "
+        f"ε ≥: lower bounds at each owner's δ, all together with {report['confidence']:.0%} confidence "
+        f"(Bonferroni over {len(owners)} owners)."
+    )
+    _print_end(report, report["verdict"][form])
+
+
+_RATES = ("tpr_at_1_percent", "highest_tpr_at_1_percent", "tpr_at_1_permille", "highest_tpr_at_1_permille")
+
+
+# Canaries ----------------------------------------------------------------------------------------------------------
+
+
+def _play(tasks: Sequence[canary.Task], folder: AuditFolder, jobs: int | None) -> dict[str, canary.Played]:
+    missing = [task for task in tasks if not folder.has(_task_name(task))]
+    with _progress() as progress:
+        bar = progress.add_task("audited trainings", total=sum(len(task.numbers) for task in missing))
+        for task, played in canary.play_all(missing, jobs):
+            folder.keep(_task_name(task), included=played.included, white=played.white, black=played.black)
+            progress.update(bar, advance=len(task.numbers), description=f"audited trainings: {task.kind}")
+    kinds = dict.fromkeys(task.kind for task in tasks)
+    return {
+        kind: canary.Played.together(
+            [canary.Played(**folder.kept(_task_name(task))) for task in tasks if task.kind == kind]
+        )
+        for kind in kinds
+    }
+
+
+def _task_name(task: canary.Task) -> str:
+    return f"{task.kind}-{task.numbers[0]:05d}-{len(task.numbers)}"
+
+
+def _canary_report(
+    audited: _Audited,
+    game: canary.Game,
+    played: dict[str, canary.Played],
+    runs: int,
+    canaries: int,
+    confidence: float,
+    folder: AuditFolder,
+) -> dict[str, Any]:
+    found = canary.findings(game, played, confidence)
+    return {
+        **audited.described(),
+        "runs": runs,
+        "canaries": canaries,
+        "confidence": confidence,
+        "findings": [each.to_json() for each in found],
+        "verdict": canary.verdict(found, confidence),
+        "folder": str(folder.path),
+    }
+
+
+def _print_canary(report: Mapping[str, Any]) -> None:
+    shown, found = results(), report["findings"]
+    bounds = sum(1 if row["lower_bound_of_noise"] is None else 2 for row in found)
+    shown.print(f"[bold]Canaries in {report['study']}: {report['description']}[/]")
+    shown.print(
+        _head(report) + f", {report['runs']} repeated trainings, {report['canaries']} canaries per owner in one\n"
+    )
+    shown.print(_canary_table(found))
+    shown.print(
+        f"\nLower bounds on ε at each owner's δ; all of them hold together with {report['confidence']:.0%} confidence "
+        f"(Bonferroni over {bounds}). if Gaussian: if only the amount of noise is in doubt. spent: the accounted upper "
+        "bound, which is tested."
+    )
+    _print_end(report, report["verdict"])
+
+
+def _canary_table(found: Sequence[Mapping[str, Any]]) -> Table:
+    table = plain_table("owner", "view", right=("ε ≥", "if Gaussian", "spent", "of", "trials", ""))
+    for index, row in enumerate(found):
+        first = index == 0 or found[index - 1]["owner"] != row["owner"]
+        of_noise = row["lower_bound_of_noise"]
+        table.add_row(
+            row["owner"] if first else "",
+            row["view"],
+            f"{row['lower_bound']:.2f}",
+            "" if of_noise is None else f"{of_noise:.2f}",
+            rounded_up(row["accounted"], 3),
+            _number(row["budget"]),
+            str(row["trials"]),
+            "REJECTED" if row["rejected"] else "",
+        )
+    return table
+
+
+def _head(report: Mapping[str, Any]) -> str:
+    settings = report["settings"]
+    said = f"{report['method']} ({report['variant']}), {settings['steps']} steps"
+    if report["control"] is None:
+        return said
+    return f"[bold yellow]control: {CONTROLS[report['control']].description}[/]; {said}"
+
+
+def _print_end(report: Mapping[str, Any], verdict: str) -> None:
+    shown = results()
+    shown.print(f"\n[bold]{verdict}[/]")
+    if report["control"] is not None:
+        expected = ", ".join(CONTROLS[report["control"]].caught_by)
+        shown.print(f"This was a control with a known defect. Audits that catch it: {expected}.")
+    shown.print(f"[yellow]{NOT_PRIVATE}[/]\nFolder: {report['folder']}")
+
+
+def _number(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:g}"

@@ -1,0 +1,76 @@
+"""The LiRA audit: correct code passes, trainings without noise or clipping are caught."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from inosgd import IDP_SGD
+from inosgd.audit.claims import highest_curve, subjects_of
+from inosgd.audit.drawing import roc_picture
+from inosgd.audit.membership import _bound, attack, verdict
+from tests.audit import tiny
+
+SUBJECTS = subjects_of(tiny.PLAN, tiny.DATA)
+
+
+def _experiment(effect: float, models: int = 160, seed: int = 0):
+    """Confidences that membership moves by ``effect`` standard deviations: a Gaussian mechanism for every example."""
+    rng = np.random.default_rng(seed)
+    members = rng.random((models, len(tiny.DATA.targets))) < 0.5
+    return rng.normal(size=members.shape) + effect * members, members
+
+
+def test_what_a_claim_allows_is_not_rejected_and_what_it_does_not_is():
+    """The strict owner's claim is weaker than a shift of 0.3 and much stronger than one of 5."""
+    within = attack(*_experiment(0.3), SUBJECTS, "online", 0.95)
+    beyond = attack(*_experiment(5.0), SUBJECTS, "online", 0.95)
+    assert not any(each.rejected for each in within)
+    assert verdict(within, 0.95).startswith("Nothing is refuted")
+    assert beyond[0].rejected
+    assert verdict(beyond, 0.95).startswith("REJECTED at 95% confidence: strict")
+
+
+def test_bounds_exceed_the_truth_no_more_often_than_stated():
+    """60 audits of randomized response with epsilon 1, at 80%: 22 alarms have probability 0.2% at a true 20%."""
+    rng, alarms = np.random.default_rng(1), 0
+    for _ in range(60):
+        members = rng.random((32, 40)) < 0.5
+        truthful = rng.random(members.shape) < 1 / (1 + np.exp(-1.0))
+        scores = (truthful == members) + 0.01 * rng.random(members.shape)
+        alarms += _bound(scores, members, 0.0, 0.8).epsilon > 1.0
+    assert alarms < 22
+
+
+def test_a_report_says_what_is_possible_beside_what_was_found():
+    found = attack(*_experiment(0.3), SUBJECTS, "online", 0.95)
+    fields = found[0].to_json()
+    assert fields["highest_auc"] < fields["highest_auc_at_budget"] < 1
+    assert fields["auc_interval"][0] < fields["auc"] < fields["auc_interval"][1]
+    assert fields["highest_tpr_at_1_percent"] == highest_curve(SUBJECTS[0].claim.profile, [0.01])[0]
+    assert fields["auc"] == pytest.approx(0.58, abs=0.04)
+
+
+def test_the_highest_curve_is_drawn_into_every_panel():
+    picture = roc_picture(attack(*_experiment(0.3, 32), SUBJECTS, "online", 0.95), "a <title>")
+    assert picture.count("<polyline") == 4 * len(SUBJECTS)
+    assert "at most 0." in picture
+    assert "not private" in picture
+    assert "a &lt;title&gt;" in picture
+
+
+def test_lira_catches_trainings_without_noise():
+    """Real trainings: a step so large that the few examples are learnt by heart, and no noise to hide it."""
+    from inosgd.audit.controls import CONTROLS
+    from inosgd.audit.practice import honest
+    from inosgd.audit.shadow import ShadowTask, membership, train_shadows
+
+    spoiled = CONTROLS["no-noise"].spoil(honest(tiny.PLAN, IDP_SGD))
+    numbers = tuple(range(256))
+    members = np.stack([membership(0, number, len(tiny.DATA.targets)) for number in numbers])
+    clean, bare = (
+        attack(train_shadows(ShadowTask(tiny.STUDY, practice, 0, numbers)), members, SUBJECTS, "online", 0.95)
+        for practice in (honest(tiny.PLAN, IDP_SGD), spoiled)
+    )
+    assert not any(each.rejected for each in clean)
+    assert bare[0].roc.auc > clean[0].roc.auc
