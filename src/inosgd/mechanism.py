@@ -5,6 +5,7 @@ Any vectors with per-owner bounds and scores go in, a noisy weighted sum comes o
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,7 +41,8 @@ class BoundedSum:
     sensitivity: FloatArray
 
     def __post_init__(self) -> None:
-        if not bool(torch.isfinite(self.value).all()):
+        # One NaN or infinity makes the sum of all such; that of finite numbers may overflow, which the rest tells apart.
+        if not (math.isfinite(float(self.value.sum())) or bool(torch.isfinite(self.value).all())):
             raise InosgdError(
                 f"the sum over {self.value.numel():,} coordinates is not finite although every example in it was "
                 "clipped: the model gives other gradients when it is passed again; make it repeatable"

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from inosgd import _validate
+from inosgd._arrays import FloatArray
 from inosgd.randomness import RandomSource, WordArray, uniforms
 
 LARGEST_SCALE = 2.0**40
@@ -88,9 +89,9 @@ def _rounded_block(source: RandomSource, count: int, scale: float) -> torch.Tens
     words = source.words(2 * half).reshape(2, half)
     values, error = _first_look(words, scale)
     nearest = torch.round(values)
-    undecided = (values - nearest).abs_() >= 0.5 - error
-    pairs = np.flatnonzero(undecided.any(0).numpy())
-    if len(pairs):
+    farthest = values.sub_(nearest).abs_().add_(error)
+    if float(farthest.max()) >= 0.5:
+        pairs = np.flatnonzero((farthest >= 0.5).any(0).numpy())
         more = source.words(2 * _MORE_WORDS * len(pairs)).reshape(2, len(pairs), _MORE_WORDS)
         nearest[:, torch.from_numpy(pairs)] = torch.from_numpy(_second_look(words[:, pairs], more, scale))
     return nearest.reshape(-1)[:count]
@@ -98,16 +99,30 @@ def _rounded_block(source: RandomSource, count: int, scale: float) -> torch.Tens
 
 def _first_look(words: WordArray, scale: float) -> tuple[torch.Tensor, torch.Tensor]:
     """Both numbers of every pair in float64, and how far from the truth they may be."""
-    drawn = torch.from_numpy(((words >> np.uint64(12)).astype(np.float64) + 0.5) * _CELL)
+    drawn = torch.from_numpy(_midpoints(words))
     radius = torch.log(drawn[0]).mul_(-2.0).sqrt_()
-    error = (radius + 1.0).mul_(_FLOAT_ERROR * scale)
-    error += (_CELL * scale) / (drawn[0] * radius)
-    angle = drawn[1].mul_(2.0 * math.pi)
-    values = torch.stack([torch.cos(angle), torch.sin(angle)])
+    error = (drawn[0] * radius).reciprocal_().mul_(_CELL * scale)
+    error.add_(radius, alpha=_FLOAT_ERROR * scale).add_(_FLOAT_ERROR * scale)
+    angle, values = drawn[1].mul_(2.0 * math.pi), torch.empty_like(drawn)
+    torch.cos(angle, out=values[0])
+    torch.sin(angle, out=values[1])
     return values.mul_(radius.mul_(scale)), error
 
 
-def _second_look(words: WordArray, more: WordArray, scale: float) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+def _midpoints(words: WordArray) -> FloatArray:
+    """The midpoints of the cells that the first 52 bits name: `inosgd.randomness.uniforms`, made from bits.
+
+    With the exponent of 1 in front, 52 bits are the number 1 + k 2^-52. What is taken from it leaves (k + 1/2) 2^-52,
+    a float64, so that nothing is rounded.
+    """
+    bits = words >> np.uint64(12)
+    bits |= np.uint64(0x3FF0000000000000)
+    numbers = bits.view(np.float64)
+    numbers -= 1.0 - 2.0**-53
+    return numbers
+
+
+def _second_look(words: WordArray, more: WordArray, scale: float) -> FloatArray:
     """The same pairs from 192 bits and in 60 digits, rounded."""
     rounded = np.empty(words.shape)
     with localcontext() as context:
