@@ -41,7 +41,7 @@ class BoundedSum:
     sensitivity: FloatArray
 
     def __post_init__(self) -> None:
-        # One NaN or infinity makes the sum of all such; that of finite numbers may overflow, which the rest tells apart.
+        # One NaN or infinity makes the sum one too; a sum of finite numbers may overflow, which the rest tells apart.
         if not (math.isfinite(float(self.value.sum())) or bool(torch.isfinite(self.value).all())):
             raise InosgdError(
                 f"the sum over {self.value.numel():,} coordinates is not finite although every example in it was "
