@@ -19,6 +19,7 @@ from inosgd.audit.bounds import (
     epsilon_lower_bound,
     epsilon_within_family,
     guess_extremes,
+    mean_lower_bound,
     one_run_bound,
     one_run_epsilon,
     one_run_p_value,
@@ -198,6 +199,17 @@ def test_best_threshold_lies_between_two_heaps():
     rng = np.random.default_rng(8)
     included = rng.random(2000) < 0.5
     assert best_threshold(rng.normal(size=2000) + 2 * included, included) == pytest.approx(1.0, abs=0.3)
+
+
+def test_mean_lower_bound_is_valid_and_sharp_where_there_is_little_spread():
+    """300 experiments at 95%: 26 misses or more have probability 0.5% at a true 5%; values hang on their target."""
+    rng = np.random.default_rng(9)
+    missed = [mean_lower_bound(rng.binomial(24, 0.6, size=40) / 24, 0.95) for _ in range(300)]
+    assert sum(bound > 0.6 for bound in missed) < 26
+    assert np.median(missed) > 0.52
+    extreme = [mean_lower_bound((rng.random(40) < 0.6).astype(float), 0.95) for _ in range(300)]
+    assert sum(bound > 0.6 for bound in extreme) < 26
+    assert mean_lower_bound(np.zeros(0), 0.95) < 1e-5
 
 
 def test_guess_extremes_takes_both_ends():

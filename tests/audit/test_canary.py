@@ -57,7 +57,7 @@ def _one_run(game: Game, canaries: int = CANARIES):
 @pytest.fixture(scope="module")
 def correct() -> dict[str, Played]:
     game = tiny.game_of()
-    return {"data": _repeated(game, "data"), "order": _repeated(game, "order", 200)}
+    return {"data": _repeated(game, "data"), "order": _repeated(game, "order", 60)}
 
 
 def test_correct_code_is_not_rejected(correct):
@@ -80,11 +80,11 @@ def test_one_run_of_correct_code_is_not_rejected_and_sees_something():
     assert found["liberal", "white"].lower_bound > 0.2 * found["liberal", "white"].accounted
 
 
-@pytest.mark.parametrize(("name", "runs"), [("half-noise", 600), ("rejection", 60)])
+@pytest.mark.parametrize(("name", "runs"), [("half-noise", 300), ("rejection", 45)])
 def test_repeated_trainings_catch(name, runs):
-    """Half the noise moves the best share of right guesses from 77% to 91%: 120 trials reject with power 95%."""
+    """Half the noise moves the best share of right guesses from 78% to 90%: 200 trials reject with power 99%."""
     game = tiny.game_of(CONTROLS[name].spoil, IDP_SGD)
-    found = _findings(game, _repeated(game, "data", runs))
+    found = _findings(game, _repeated(game, "data", runs), confidence=0.95)
     for view in ("white", "black"):
         assert any(each.rejected for (_, seen), each in found.items() if seen == view), view
 
@@ -96,7 +96,7 @@ def test_one_run_catches(name):
 
 def test_an_unstable_order_is_caught_by_accomplices():
     game = tiny.game_of(CONTROLS["unstable-order"].spoil)
-    found = _findings(game, _repeated(game, "order", 200), ("white",))
+    found = _findings(game, _repeated(game, "order", 120), ("white",), confidence=0.95)
     assert found["liberal", "white"].rejected
 
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inosgd import IDP_SGD
+from inosgd import IDP_SGD, make_plan
 from inosgd.audit.claims import highest_curve, subjects_of
+from inosgd.audit.controls import CONTROLS
 from inosgd.audit.drawing import roc_picture
 from inosgd.audit.membership import _bound, attack, verdict
+from inosgd.audit.practice import Practice, honest
+from inosgd.audit.shadow import ShadowTask, membership, train_shadows
+from inosgd.models import perceptron
+from inosgd.studies.study import Settings, Study, StudyData, split_by_class
 from tests.audit import tiny
 
 SUBJECTS = subjects_of(tiny.PLAN, tiny.DATA)
@@ -59,18 +64,27 @@ def test_the_highest_curve_is_drawn_into_every_panel():
     assert "a &lt;title&gt;" in picture
 
 
-def test_lira_catches_trainings_without_noise():
-    """Real trainings: a step so large that the few examples are learnt by heart, and no noise to hide it."""
-    from inosgd.audit.controls import CONTROLS
-    from inosgd.audit.practice import honest
-    from inosgd.audit.shadow import ShadowTask, membership, train_shadows
+def _meaningless(seed: int) -> StudyData:
+    """Labels that nothing explains: what a model knows of them it knows by heart."""
+    rng = np.random.default_rng(5)
+    inputs, labels = rng.normal(size=(60, 40)).astype(np.float32), rng.integers(0, 2, 60)
+    return split_by_class(inputs, labels, np.arange(60) % 2, tiny.BUDGETS, 0)
 
-    spoiled = CONTROLS["no-noise"].spoil(honest(tiny.PLAN, IDP_SGD))
-    numbers = tuple(range(256))
-    members = np.stack([membership(0, number, len(tiny.DATA.targets)) for number in numbers])
-    clean, bare = (
-        attack(train_shadows(ShadowTask(tiny.STUDY, practice, 0, numbers)), members, SUBJECTS, "online", 0.95)
-        for practice in (honest(tiny.PLAN, IDP_SGD), spoiled)
+
+def test_lira_catches_trainings_without_noise_and_an_owner_without_clipping():
+    settings = Settings(steps=60, expected_batch_size=12, clipping_threshold=0.5, learning_rate=3.0)
+    study = Study("meaningless", "", settings, _meaningless, lambda seed: perceptron(40, 2, seed=seed))
+    data, numbers = _meaningless(0), tuple(range(160))
+    plan = make_plan(
+        data.owners.table, steps=60, expected_batch_size=12, clipping_threshold=0.5, variant="sample", verify=False
     )
-    assert not any(each.rejected for each in clean)
-    assert bare[0].roc.auc > clean[0].roc.auc
+    members = np.stack([membership(0, number, len(data.targets)) for number in numbers])
+
+    def audited(practice: Practice) -> list[bool]:
+        confidences = train_shadows(ShadowTask(study, practice, 0, numbers))
+        return [each.rejected for each in attack(confidences, members, subjects_of(plan, data), "online", 0.95)]
+
+    correct = honest(plan, IDP_SGD)
+    assert audited(correct) == [False, False]
+    assert audited(CONTROLS["no-noise"].spoil(correct))[0]
+    assert audited(CONTROLS["unclipped-owner"].spoil(correct)) == [True, False]  # the other owner is clipped

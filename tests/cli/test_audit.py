@@ -17,7 +17,7 @@ def test_lira_shows_every_owner_and_what_is_possible(inosgd, tmp_path):
         "malignant",
         "benign",
         "most",
-        "Bonferroni over 2 owners",
+        "Bonferroni over 4",
         "Nothing is refuted at 95%",
         "not private",
     ):

@@ -154,6 +154,31 @@ def best_threshold(scores: FloatArray, included: BoolArray) -> float:
     return float(best[(len(best) - 1) // 2])
 
 
+def mean_lower_bound(values: FloatArray, confidence: float) -> float:
+    """A lower bound on the mean of independent numbers from [0, 1], whatever their laws.
+
+    By betting (Waudby-Smith and Ramdas 2024): if every mean is at most m, the capital of a gambler who stakes the share
+    λ <= 1 / m against it, the product of 1 + λ (x - m), has expectation at most 1, and so has the average over several
+    λ. By Markov's inequality it exceeds 1 / α with probability at most α; the bound is the largest m at which it does.
+
+    Guarantee:
+        Above the largest of the means with probability at most 1 - confidence. Little spread gives a sharp bound.
+    """
+    _validate.open_unit(confidence=confidence)
+    _validate.closed_unit(values=values)
+    low, high = 0.0, 1.0
+    while high - low > 1e-6:
+        middle = (low + high) / 2
+        low, high = (middle, high) if _log_capital(values, middle) >= -math.log(1 - confidence) else (low, middle)
+    return low
+
+
+def _log_capital(values: FloatArray, mean: float) -> float:
+    stakes = np.linspace(0.05, 0.95, 19)[:, None] / mean
+    fortunes = np.log1p(stakes * (values - mean)).sum(axis=1)
+    return float(np.logaddexp.reduce(fortunes) - math.log(len(stakes)))
+
+
 def one_run_p_value(bits: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
     """How likely ``correct`` right guesses or more are, at most, if the mechanism is (epsilon, delta)-private.
 

@@ -281,12 +281,17 @@ def _print_lira(report: Mapping[str, Any], form: str) -> None:
             f"{row['lower_bound']:.2f}{' !' if row['rejected'] else ''}",
         )
     shown.print(table)
+    advantages = "; ".join(
+        f"{row['owner']} {row['advantage_at_least']:.3f} where {row['highest_advantage']:.3f} is possible"
+        for row in owners
+    )
     at_budget = ", ".join(f"{row['highest_auc_at_budget']:.3f}" for row in owners)
     shown.print(
         f"\nat 1%, at .1%: percent of members found at that rate of false alarms. most: no attack can do better if the "
         f"accounted profile holds (knowing only the budgets, AUC {at_budget}). "
         f"ε ≥: lower bounds at each owner's δ, all together with {report['confidence']:.0%} confidence "
-        f"(Bonferroni over {len(owners)} owners)."
+        f"(Bonferroni over {2 * len(owners)}), and so are those on the advantage, true less false positive rate: "
+        f"{advantages}."
     )
     _print_end(report, report["verdict"][form])
 
