@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
-# Reproducible in CI, and machines may be slow: an example has no deadline.
-settings.register_profile("inosgd", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+# Reproducible in CI, and machines may be slow: an example has no deadline. A failure is reported as it was found:
+# making it smaller takes minutes where one example takes seconds, and `--hypothesis-profile=shrink` does it.
+PROFILE = {"deadline": None, "derandomize": True, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("shrink", **PROFILE)
+settings.register_profile("inosgd", **PROFILE, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 settings.load_profile("inosgd")
 
 

@@ -169,7 +169,7 @@ def _sample_for_batch(request: Request) -> Solution:
 
     The central limit gives the first multiplier. After each exact solution at the anchors, its rates are corrected
     by what the limit was wrong by, which changes slowly with the multiplier; a bracket of multipliers guards
-    against the jumps of Rényi accounting.
+    against the jumps of Rényi accounting, and is halved where corrections only swing from side to side.
     """
     classes, batch, mu = request.classes, request.batch, request.mu
     if batch >= float(classes.records.sum()) * (1 - 1e-9):
@@ -186,7 +186,7 @@ def _sample_for_batch(request: Request) -> Solution:
 
     low, high = math.log(SMALLEST_MULTIPLIER), math.log(LARGEST_MULTIPLIER)
     knob = _root_or_end(surplus, low, high)
-    for _ in range(MOST_CORRECTIONS):
+    for iteration in range(MOST_CORRECTIONS):
         rates = solve_rates(few, math.exp(knob), request.steps, request.accountant, guess(knob)[anchors]).rates
         wrong = np.log(rates / guess_rates(mu[anchors], math.exp(knob), request.steps))
         correction = np.exp(spread_from_anchors(classes, anchors, np.where(rates < 1, wrong, np.maximum(wrong, 0.0))))
@@ -198,7 +198,8 @@ def _sample_for_batch(request: Request) -> Solution:
             knob = high  # a jump: beyond it the rates add up to more than was asked for, and are cut
             break
         proposal = _root_or_end(surplus, low, high)
-        knob = proposal if low < proposal < high else (low + high) / 2
+        halving = iteration >= 6 and iteration % 2 == 0
+        knob = proposal if low < proposal < high and not halving else (low + high) / 2
     return _cut_to_batch(request, solve_rates(classes, math.exp(knob), request.steps, request.accountant, guess(knob)))
 
 
