@@ -32,7 +32,7 @@ def same_bits(one: Path, other: Path) -> bool:
 
 def train(inosgd, tmp_path, *arguments: object, changes=()) -> dict:
     write_study(tmp_path, *changes)
-    outcome = inosgd("train", "study.toml", "--out", "run", "--every", 4, "--json", *arguments)
+    outcome = inosgd("train", "study.toml", "--out", "run", "--every", 4, "--json", "--no-report", *arguments)
     assert outcome.code == 0, outcome.err
     return json.loads(outcome.out)
 
@@ -52,7 +52,7 @@ def reference_spending(run: Path) -> dict[str, float]:
 
 def test_new_writes_a_study_that_trains_as_it_is(inosgd, tmp_path):
     assert inosgd("new", "mine.toml").code == 0
-    outcome = inosgd("train", "mine.toml", "--out", "run")
+    outcome = inosgd("train", "mine.toml", "--out", "run", "--no-report")
     assert outcome.code == 0, outcome.err
     for word in ("hospital_a", "held-out examples", "run/model", "inosgd release"):
         assert word in outcome.out
@@ -62,6 +62,23 @@ def test_new_writes_a_study_that_trains_as_it_is(inosgd, tmp_path):
     again = inosgd("new", "mine.toml")
     assert again.code == 2
     assert "already exists" in again.err
+
+
+def test_a_training_ends_in_a_report_and_a_rollback_takes_it_back(inosgd, tmp_path):
+    write_study(tmp_path)
+    outcome = inosgd("train", "study.toml", "--out", "run", "--every", 4)
+    page = tmp_path / "run/report.html"
+    assert "Report: run/report.html" in outcome.out
+    text = page.read_text()
+    assert all(owner in text for owner in OWNERS)
+    assert "What every owner gets" in text  # the last evaluation is kept although the study asks for none on the way
+    assert [line["step"] for line in RunFolder.open(tmp_path / "run").metrics()] == [12]
+    assert inosgd("budgets", "run", "--set", "hospital_a=0.8", "--yes").code == 0
+    assert not page.exists()
+    resumed = json.loads(inosgd("resume", "run", "--json").out)
+    assert resumed["report"] == str(page)
+    assert page.exists()
+    assert [line["step"] for line in RunFolder.open(tmp_path / "run").metrics()] == [12]
 
 
 def test_the_report_has_every_owner_within_its_budget(inosgd, tmp_path):
@@ -83,7 +100,7 @@ def test_a_seeded_run_repeats_itself_and_says_what_that_means(inosgd, tmp_path):
     assert "SEEDED" in report["warnings"][0]
     assert "SEEDED" in (tmp_path / "run/model/model-card.md").read_text()
     for name, seed in (("same", 5), ("other", 6)):
-        assert inosgd("train", "study.toml", "--out", name, "--seed", seed, "--json").code == 0
+        assert inosgd("train", "study.toml", "--out", name, "--seed", seed, "--json", "--no-report").code == 0
     assert same_bits(tmp_path / "run/model", tmp_path / "same/model")
     assert not same_bits(tmp_path / "run/model", tmp_path / "other/model")
 
@@ -100,23 +117,23 @@ def interrupted_run(inosgd, tmp_path, monkeypatch, after: int, *arguments: objec
 
     with monkeypatch.context() as patched:
         patched.setattr("inosgd.training.train_step", step_or_stop)
-        return inosgd("train", "study.toml", "--out", "run", "--every", 4, *arguments)
+        return inosgd("train", "study.toml", "--out", "run", "--every", 4, "--no-report", *arguments)
 
 
 @pytest.mark.parametrize("after", [0, 6])
 def test_a_resumed_run_reaches_the_same_bits(inosgd, tmp_path, monkeypatch, after):
     write_study(tmp_path)
-    assert inosgd("train", "study.toml", "--out", "whole", "--seed", 5, "--json").code == 0
+    assert inosgd("train", "study.toml", "--out", "whole", "--seed", 5, "--json", "--no-report").code == 0
     stopped = interrupted_run(inosgd, tmp_path, monkeypatch, after, "--seed", 5)
     assert stopped.code == 130
     assert "inosgd resume" in stopped.err
     assert not (tmp_path / "run/model").exists()
-    resumed = inosgd("resume", "run", "--json")
+    resumed = inosgd("resume", "run", "--json", "--no-report")
     assert resumed.code == 0, resumed.err
     assert same_bits(tmp_path / "run/model", tmp_path / "whole/model")
     assert RunFolder.open(tmp_path / "run").read_ledger().steps == 12
     assert inosgd("ledger", "run", "--verify").code == 0
-    assert inosgd("resume", "run", "--json").code == 0  # a finished run has nothing left to do
+    assert inosgd("resume", "run", "--json", "--no-report").code == 0  # a finished run has nothing left to do
     assert same_bits(tmp_path / "run/model", tmp_path / "whole/model")
 
 
@@ -124,11 +141,11 @@ def test_resume_refuses_other_data(inosgd, tmp_path, monkeypatch):
     write_study(tmp_path)
     interrupted_run(inosgd, tmp_path, monkeypatch, 5)
     (tmp_path / "cases.csv").write_text(table_text(seed=1))
-    refused = inosgd("resume", "run")
+    refused = inosgd("resume", "run", "--no-report")
     assert refused.code == 2
     assert "cases.csv: it is not the file that this run began with" in refused.err
     (tmp_path / "cases.csv").write_text(table_text())
-    assert inosgd("resume", "run", "--json").code == 0
+    assert inosgd("resume", "run", "--json", "--no-report").code == 0
 
 
 def test_the_run_folder_holds_no_example_and_is_private(inosgd, tmp_path):
@@ -173,7 +190,7 @@ def test_raised_budgets_end_within_them(inosgd, tmp_path, monkeypatch):
     assert "Nothing has been done" in shown.out
     assert RunFolder.open(tmp_path / "run").read_ledger().table.epsilons.tolist() == [1, 2, 8]
     assert inosgd("budgets", "run", "--set", "hospital_a=3", "--set", "clinic=9", "--yes").code == 0
-    report = json.loads(inosgd("resume", "run", "--json").out)
+    report = json.loads(inosgd("resume", "run", "--json", "--no-report").out)
     allowed = {"hospital_a": 3.0, "hospital_b": 2.0, "clinic": 9.0}
     assert {name: owner["epsilon"] for name, owner in report["owners"].items()} == allowed
     for name, epsilon in reference_spending(tmp_path / "run").items():
@@ -195,7 +212,7 @@ def test_a_lowered_budget_restores_the_right_checkpoint(inosgd, tmp_path):
     assert not (tmp_path / "run/model").exists()  # it has seen steps that were given up
     assert [checkpoint.step for checkpoint in run.checkpoints()] == [0, 4]
     assert run.checkpoint_at(4).model_digest == before
-    resumed = inosgd("resume", "run", "--json")
+    resumed = inosgd("resume", "run", "--json", "--no-report")
     assert resumed.code == 0, resumed.err
     report = json.loads(resumed.out)
     assert report["steps"] == 12
@@ -212,7 +229,7 @@ def test_nothing_is_given_back_behind_a_release(inosgd, tmp_path):
     assert stopped.code == 0, stopped.err
     assert "would stop" in stopped.out
     assert "stopped" in inosgd("ledger", "run").out
-    resumed = inosgd("resume", "run")
+    resumed = inosgd("resume", "run", "--no-report")
     assert resumed.code == 2
     assert "was stopped: owner 'hospital_a'" in resumed.err
     assert json.loads(inosgd("ledger", "run", "--json").out)["released"] == 12
@@ -224,7 +241,7 @@ def test_an_owner_withdraws(inosgd, tmp_path, monkeypatch):
     interrupted_run(inosgd, tmp_path, monkeypatch, 6)
     spent = json.loads(inosgd("ledger", "run", "--json").out)["owners"]["hospital_b"]["spent"]
     assert inosgd("budgets", "run", "--withdraw", "hospital_b", "--yes").code == 0
-    resumed = inosgd("resume", "run", "--json")
+    resumed = inosgd("resume", "run", "--json", "--no-report")
     assert resumed.code == 0, resumed.err
     owner = json.loads(resumed.out)["owners"]["hospital_b"]
     assert owner["examples"] == 0
@@ -242,13 +259,13 @@ def test_an_owner_joins_with_data_of_its_own(inosgd, tmp_path, monkeypatch):
     (tmp_path / "new.csv").write_text((tmp_path / "new.csv").read_text().replace("clinic", "x"))
     assert inosgd("budgets", "run", "--add", "x=5").code == 2
     assert inosgd("budgets", "run", "--add", "x=5", "--data", "new.csv", "--yes").code == 0
-    resumed = inosgd("resume", "run", "--json")
+    resumed = inosgd("resume", "run", "--json", "--no-report")
     assert resumed.code == 0, resumed.err
     owner = json.loads(resumed.out)["owners"]["x"]
     assert 15 < owner["examples"] < 30
     assert 0 < owner["spent"] <= 5
     (tmp_path / "new.csv").write_text(table_text(30, seed=8).replace("hospital_a", "x"))
-    assert "not the file" in inosgd("resume", "run").err
+    assert "not the file" in inosgd("resume", "run", "--no-report").err
 
 
 @pytest.mark.parametrize(
@@ -346,7 +363,7 @@ def test_the_model_loads_without_inosgd(finished_run):
 def test_images_in_folders_train_from_a_study_alone(inosgd, tmp_path):
     write_images(tmp_path / "pictures", count=120)
     (tmp_path / "study.toml").write_text(IMAGE_STUDY)
-    outcome = inosgd("train", "study.toml", "--out", "run", "--json")
+    outcome = inosgd("train", "study.toml", "--out", "run", "--json", "--no-report")
     assert outcome.code == 0, outcome.err
     report = json.loads(outcome.out)
     assert set(report["owners"]) == set(OWNERS)
@@ -370,7 +387,7 @@ def test_images_may_be_listed_in_a_table(inosgd, tmp_path):
     owners = "owners = { hospital_a = 2.0, hospital_b = 4.0, clinic = 50.0 }\n"
     text = IMAGE_STUDY.replace('layout = "owner/class"', listed).replace(owners, "")
     (tmp_path / "study.toml").write_text(text)
-    outcome = inosgd("train", "study.toml", "--out", "run", "--json")
+    outcome = inosgd("train", "study.toml", "--out", "run", "--json", "--no-report")
     assert outcome.code == 0, outcome.err
     assert set(json.loads(outcome.out)["owners"]) == {"rows at epsilon 2", "rows at epsilon 9"}
 
@@ -388,7 +405,7 @@ def test_text_trains_an_lstm_and_its_model_loads_without_inosgd(inosgd, tmp_path
         *(f'"feels {"bad, very" if n % 2 else "good"}",{n % 2},{OWNERS[n % 3]}' for n in range(60)),
     ]
     write_study(tmp_path, *changes, data="\n".join(lines) + "\n")
-    outcome = inosgd("train", "study.toml", "--out", "run", "--json")
+    outcome = inosgd("train", "study.toml", "--out", "run", "--json", "--no-report")
     assert outcome.code == 0, outcome.err
     model = tmp_path / "run/model"
     program = (model / "model-card.md").read_text().split("```python\n")[1].split("```")[0]
@@ -408,7 +425,7 @@ def test_arrays_train_and_predict(inosgd, tmp_path):
     data = 'kind = "npz"\npath = "a.npz"\ninputs = "x"\ntarget = "y"\nowner = "who"\nrange = [0, 1]\n'
     text = data.join(["[data]\n", "\n" + IMAGE_STUDY[IMAGE_STUDY.index("[budgets]") :]])
     (tmp_path / "study.toml").write_text(text)
-    outcome = inosgd("train", "study.toml", "--out", "run", "--json")
+    outcome = inosgd("train", "study.toml", "--out", "run", "--json", "--no-report")
     assert outcome.code == 0, outcome.err
     np.savez(tmp_path / "new.npz", x=rng.random((4, 8, 8)))
     assert len(inosgd("predict", "run/model", "new.npz").out.splitlines()) == 5
@@ -428,7 +445,7 @@ def test_unaccounted_scaling_is_said_in_every_report(inosgd, tmp_path):
     saved = json.loads((tmp_path / "run/model/model.json").read_text())
     assert saved["unaccounted_scaling"] is True
     assert [column["fitted"] for column in saved["inputs"]["columns"]] == [True, False, False]
-    assert "UNACCOUNTED SCALING" in inosgd("train", "study.toml", "--out", "again").out
+    assert "UNACCOUNTED SCALING" in inosgd("train", "study.toml", "--out", "again", "--no-report").out
 
 
 def test_a_factory_runs_only_when_it_is_named_twice(inosgd, tmp_path):
@@ -442,12 +459,12 @@ def test_a_factory_runs_only_when_it_is_named_twice(inosgd, tmp_path):
     for arguments in ((), ("--allow-factory", "mine:other")):
         assert inosgd("train", "study.toml", "--out", "run", *arguments).code == 2
     assert not (tmp_path / "imported").exists()
-    trained = inosgd("train", "study.toml", "--out", "run", "--allow-factory", "mine:linear", "--json")
+    trained = inosgd("train", "study.toml", "--out", "run", "--allow-factory", "mine:linear", "--json", "--no-report")
     assert trained.code == 0, trained.err
     (tmp_path / "new.csv").write_text("age,sex,dose\n5,f,1\n")
     assert "--allow-factory mine:linear" in inosgd("predict", "run/model", "new.csv").err
     assert inosgd("predict", "run/model", "new.csv", "--allow-factory", "mine:linear").code == 0
-    assert "--allow-factory" in inosgd("resume", "run").err
+    assert "--allow-factory" in inosgd("resume", "run", "--no-report").err
     sys.modules.pop("mine", None)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import typer
 from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
@@ -33,6 +35,17 @@ def reading_shown_by(status: Status) -> Progress:
     return shown
 
 
+def show_outcome(
+    run: RunFolder, prepared: Prepared, outcome: Outcome, page: Path | None, *, as_json: bool = False
+) -> None:
+    """Tell what came of a training, and where its report is."""
+    if as_json:
+        found = training_report(run, prepared, outcome)
+        typer.echo(json.dumps({**found, "report": None if page is None else str(page)}))
+        return
+    print_report(run, prepared, outcome, page)
+
+
 def training_report(run: RunFolder, prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
     """Plain values: what every owner allows, has spent and got, and where everything is."""
     evaluation = outcome.evaluation
@@ -58,7 +71,7 @@ def training_report(run: RunFolder, prepared: Prepared, outcome: Outcome) -> dic
     }
 
 
-def print_report(run: RunFolder, prepared: Prepared, outcome: Outcome) -> None:
+def print_report(run: RunFolder, prepared: Prepared, outcome: Outcome, page: Path | None = None) -> None:
     """The same for people."""
     shown, evaluation = results(), outcome.evaluation
     shown.print(f"\n[bold]What every owner gets[/] after {outcome.steps} steps\n")
@@ -76,6 +89,8 @@ def print_report(run: RunFolder, prepared: Prepared, outcome: Outcome) -> None:
         shown.print(f"[bold yellow]{escape(warning)}[/]\n")
     here = escape(str(_near(run.path)))
     shown.print(f"Model:  {escape(str(_near(outcome.model)))}  (model-card.md says what it promises)", soft_wrap=True)
+    if page is not None:
+        shown.print(f"Report: {escape(str(_near(page)))}  (opens in a browser, needs no network)", soft_wrap=True)
     shown.print(f"Ledger: inosgd ledger {here} --verify", soft_wrap=True)
     shown.print(f"Before the model, or a figure computed from it, leaves the house: inosgd release {here}")
 

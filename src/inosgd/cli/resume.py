@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +11,8 @@ from rich.markup import escape
 
 from inosgd import _validate
 from inosgd.cli.console import messages
-from inosgd.cli.reports import print_report, reading_shown_by, training_report
+from inosgd.cli.report import report_at_end
+from inosgd.cli.reports import reading_shown_by, show_outcome
 from inosgd.cli.train import CHECKPOINTS, resumable
 from inosgd.errors import TrainingStoppedError
 from inosgd.runs import RunFolder
@@ -25,6 +25,7 @@ def resume_command(
     allow_factory: Annotated[
         str | None, typer.Option(help="Import this package.module:factory, which the study names. It runs code.")
     ] = None,
+    report: Annotated[bool, typer.Option(help="Write report.html into the run folder.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
     """Go on with a run from its last checkpoint, to the same model as if it had never stopped.
@@ -44,10 +45,7 @@ def resume_command(
         interval = every or math.ceil(prepared.trainer.plan.steps / CHECKPOINTS)
         with resumable(folder):
             outcome = finish(folder, prepared, resumed.state, every=interval, progress=not as_json)
-    if as_json:
-        typer.echo(json.dumps(training_report(folder, prepared, outcome)))
-        return
-    print_report(folder, prepared, outcome)
+    show_outcome(folder, prepared, outcome, report_at_end(folder.path) if report else None, as_json=as_json)
 
 
 def _refuse_stopped(folder: RunFolder) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import math
 import shutil
 from collections.abc import Iterator
@@ -17,7 +16,8 @@ from rich.markup import escape
 
 from inosgd import _validate
 from inosgd.cli.console import messages
-from inosgd.cli.reports import print_report, reading_shown_by, training_report
+from inosgd.cli.report import report_at_end
+from inosgd.cli.reports import reading_shown_by, show_outcome
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.runs import RunFolder
 from inosgd.studyfile.reading import StudyFile, read_study
@@ -35,6 +35,7 @@ def train_command(
     allow_factory: Annotated[
         str | None, typer.Option(help="Import this package.module:factory, which the study names. It runs code.")
     ] = None,
+    report: Annotated[bool, typer.Option(help="Write report.html into the run folder.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
     """Train a model on your own data under individual budgets.
@@ -52,10 +53,7 @@ def train_command(
         interval = every or math.ceil(prepared.trainer.plan.steps / CHECKPOINTS)
         with resumable(run):
             outcome = finish(run, prepared, state, every=interval, progress=not as_json)
-    if as_json:
-        typer.echo(json.dumps(training_report(run, prepared, outcome)))
-        return
-    print_report(run, prepared, outcome)
+    show_outcome(run, prepared, outcome, report_at_end(run.path) if report else None, as_json=as_json)
 
 
 @contextmanager

@@ -44,6 +44,9 @@ from inosgd.training import every as after_every
 
 PROBED = 3
 
+REPORT = "report.html"
+"""The page about a run that has ended, in its folder."""
+
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
@@ -144,13 +147,16 @@ def finish(run: RunFolder, prepared: Prepared, state: TrainingState, *, every: i
     interval = prepared.study.schema.evaluation.every
     callbacks = []
     if interval is not None and prepared.data.held_out is not None:
-        callbacks.append(after_every(interval, lambda now: _add_metrics(run, prepared, now.model, now.step)))
+        callbacks.append(after_every(interval, lambda now: _keep(run, judge(prepared, now.model, now.step))))
     try:
         train_durably(run, prepared.trainer, state, every=every, callbacks=callbacks, progress=progress)
     finally:
         state.ledger.close()
     spent = state.ledger.spent()
-    return save_outcome(prepared, run.path / "model", state.model, state.step, state.ledger.table, spent)
+    outcome = save_outcome(prepared, run.path / "model", state.model, state.step, state.ledger.table, spent)
+    if all(line["step"] != state.step for line in run.metrics()):
+        _keep(run, outcome.evaluation)
+    return outcome
 
 
 def save_outcome(
@@ -200,8 +206,9 @@ def add_joined(run: RunFolder, path: Path, budgets: Mapping[str, Budget]) -> Non
 
 
 def forget_model(run: RunFolder) -> None:
-    """Remove the saved model, because steps that it has seen are about to be given up."""
+    """Remove the saved model and the report about it, because steps that it has seen are about to be given up."""
     shutil.rmtree(run.path / "model", ignore_errors=True)
+    (run.path / REPORT).unlink(missing_ok=True)
 
 
 def restricted(data: StudyData, table: OwnerTable) -> StudyData:
@@ -283,10 +290,10 @@ def _check_delta(study: StudyFile, table: OwnerTable) -> None:
         )
 
 
-def _add_metrics(run: RunFolder, prepared: Prepared, model: nn.Module, step: int) -> None:
-    evaluation = judge(prepared, model, step)
+def _keep(run: RunFolder, evaluation: Evaluation | None) -> None:
+    """Add an evaluation to the metrics."""
     if evaluation is not None:
-        run.add_metrics(step, {key: value for key, value in evaluation.to_json().items() if key != "step"})
+        run.add_metrics(evaluation.step, {key: each for key, each in evaluation.to_json().items() if key != "step"})
 
 
 def _joined_entries(run: RunFolder) -> list[dict[str, Any]]:
