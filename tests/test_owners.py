@@ -84,6 +84,40 @@ def test_bad_owners_are_refused_by_name(build, error, words):
         build()
 
 
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.int32, np.int64])
+def test_rows_of_any_width_are_the_labels_they_stand_for(kind, monkeypatch):
+    monkeypatch.setattr(
+        "inosgd.owners.pieces", lambda rows: ((start, rows[start : start + 2]) for start in range(0, 5, 2))
+    )
+    rows = np.array([1, 0, 1, 1, 0], dtype=kind)
+    owners = Owners.from_rows(rows, BUDGETS)
+    assert owners == Owners.from_labels(["ab"[row] for row in rows], BUDGETS)
+    assert owners.assignment.dtype == kind
+    assert owners.of([4, 3]).dtype == np.int64
+    rows[0] = 0
+    assert owners.of([0]).tolist() == [1]
+
+
+def test_a_mapped_array_of_owners_stays_on_disk(tmp_path):
+    np.save(tmp_path / "owners.npy", np.array([1, 0, 1], dtype=np.uint16))
+    mapped = np.load(tmp_path / "owners.npy", mmap_mode="r")
+    assert Owners.from_rows(mapped, BUDGETS).assignment is mapped
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (np.array([0, 2]), r"assignment\[1\]=2: give a row from 0 to 1"),
+        (np.array([0, -1]), r"assignment\[1\]=-1"),
+        (np.array([0.0, 1.0]), "type float64; give one whole number per example"),
+        (np.array([[0, 1]]), r"shape \(1, 2\)"),
+    ],
+)
+def test_rows_that_are_no_owners_are_refused(rows, words):
+    with pytest.raises(InvalidArgumentError, match=words):
+        Owners.from_rows(rows, BUDGETS)
+
+
 def test_epsilons_with_a_common_delta():
     owners = Owners.from_labels(["a", "b"], {"a": 0.5, "b": Budget(2.0, 1e-6)}, delta=1e-5)
     assert owners.table.epsilons.tolist() == [0.5, 2.0]

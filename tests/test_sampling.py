@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from inosgd import sampling
+from inosgd import members, sampling
 from inosgd.errors import InvalidArgumentError
 from inosgd.randomness import SecureSource, SeededSource
 from inosgd.sampling import PoissonSampler
@@ -40,8 +40,12 @@ def dispersion(table: np.ndarray, rates: np.ndarray) -> float:
 
 @pytest.mark.parametrize("source", [SeededSource(1), SecureSource()], ids=["seeded", "secure"])
 @pytest.mark.parametrize("most_groups", [4096, 1], ids=["exact groups", "thinned"])
-def test_every_group_has_its_rate_and_inclusions_are_independent(source, most_groups, monkeypatch):
+@pytest.mark.parametrize("listed", [True, False], ids=["listed", "counted"])
+def test_every_group_has_its_rate_and_inclusions_are_independent(source, most_groups, listed, monkeypatch):
     monkeypatch.setattr(sampling, "MOST_GROUPS", most_groups)
+    if not listed:
+        monkeypatch.setattr(members, "LISTED", 0)
+        monkeypatch.setattr(members, "SMALLEST_BLOCK", 64)
     sampler = PoissonSampler(RATES, OWNERS)
     table = inclusions(lambda: sampler.draw(source), len(OWNERS))
     for owner, rate in enumerate(RATES):
@@ -117,6 +121,26 @@ def test_batches_are_sorted_distinct_and_in_range(rates, seed):
     batch = PoissonSampler(np.array(rates)).draw(SeededSource(seed))
     assert (np.diff(batch) > 0).all()
     assert all(0 <= i < len(rates) and rates[i] > 0 for i in batch)
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]), min_size=1, max_size=6),
+    st.lists(st.integers(0, 5), max_size=80),
+    st.sampled_from([np.uint8, np.uint16, np.int64]),
+    st.integers(0, 1000),
+)
+def test_batches_do_not_depend_on_how_members_are_kept(rates, rows, kind, seed):
+    """So a run goes on with the same batches, whatever the size from which members are counted."""
+    owners = np.array([row % len(rates) for row in rows], dtype=kind)
+    listed = PoissonSampler(np.array(rates), owners)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(members, "LISTED", 0)
+        patch.setattr(members, "SMALLEST_BLOCK", 7)
+        patch.setattr(members, "EXAMPLES_PER_COUNT", 1)
+        counted = PoissonSampler(np.array(rates), owners)
+    sources = SeededSource(seed), SeededSource(seed)
+    for _ in range(3):
+        assert listed.draw(sources[0]).tolist() == counted.draw(sources[1]).tolist()
 
 
 def test_tiny_rates_are_not_inflated():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -11,6 +12,10 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+RowArray = npt.NDArray[Any]
+"""Whole numbers of any width, one per example, perhaps memory-mapped: which row of a table is the example's."""
+
+PIECE = 1 << 20
 
 
 def frozen_floats(values: npt.ArrayLike) -> FloatArray:
@@ -25,6 +30,15 @@ def frozen_integers(values: npt.ArrayLike) -> IntArray:
     array = np.array(values, dtype=np.int64)
     array.flags.writeable = False
     return array
+
+
+def pieces(array: RowArray, length: int = PIECE) -> Iterator[tuple[int, RowArray]]:
+    """``array`` cut into pieces, each with where it starts; one empty piece if there is nothing.
+
+    What is computed piece by piece needs temporary memory for one piece only, whatever the number of examples.
+    """
+    for start in range(0, max(len(array), 1), length):
+        yield start, array[start : start + length]
 
 
 class ArrayValue:

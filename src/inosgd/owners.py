@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from inosgd import _validate
-from inosgd._arrays import ArrayValue, FloatArray, IntArray, frozen_floats, frozen_integers
+from inosgd._arrays import ArrayValue, FloatArray, IntArray, RowArray, frozen_floats, frozen_integers, pieces
 from inosgd.errors import InvalidArgumentError, UnknownOwnerError
 
 
@@ -110,15 +110,15 @@ class OwnerTable(ArrayValue):
 class Owners(ArrayValue):
     """The table of owners, and the row of the owner of each example.
 
-    ``assignment`` is sensitive: it says which examples exist and whose they are.
+    ``assignment`` is sensitive: it says which examples exist and whose they are. It may be of any integer type, two
+    bytes for each of 100 million examples, and memory-mapped.
     """
 
     table: OwnerTable
-    assignment: IntArray
+    assignment: RowArray
 
     def __post_init__(self) -> None:
-        counted = np.bincount(self.assignment, minlength=len(self.table))
-        if len(counted) > len(self.table) or not np.array_equal(counted, self.table.sizes):
+        if not np.array_equal(_counted(self.assignment, len(self.table)), self.table.sizes):
             raise InvalidArgumentError("assignment: its counts per owner differ from table.sizes; rebuild both")
 
     def __len__(self) -> int:
@@ -126,8 +126,7 @@ class Owners(ArrayValue):
 
     def of(self, examples: npt.ArrayLike) -> IntArray:
         """The table row of the owner of each of ``examples``."""
-        rows: IntArray = self.assignment[np.asarray(examples, dtype=np.int64)]
-        return rows
+        return self.assignment[np.asarray(examples, dtype=np.int64)].astype(np.int64)
 
     @classmethod
     def from_labels(
@@ -156,7 +155,26 @@ class Owners(ArrayValue):
                 message = f"owner {label!r} owns {size} examples and has no budget: add it to budgets"
                 raise UnknownOwnerError(label, message)
         rows = np.fromiter((row_of[label] for label in owned), dtype=np.int64, count=len(owned))
-        return cls._from_rows(rows, names, [_as_budget(name, given, delta) for name, given in budgets.items()])
+        return cls.from_rows(rows, budgets, delta=delta)
+
+    @classmethod
+    def from_rows(cls, rows: RowArray, budgets: Mapping[Any, Budget | float], *, delta: float | None = None) -> Self:
+        """Owners from one number per example: the place of its owner in ``budgets``, counted from 0.
+
+        For data too large for labels. The numbers keep their type, and are counted piece by piece. An array that
+        cannot be written to, such as one mapped with ``numpy.load(path, mmap_mode="r")``, is kept where it is; any
+        other is copied.
+
+        >>> Owners.from_rows(np.array([1, 0, 1], dtype=np.uint8), {"a": 0.5, "b": 5.0}, delta=1e-5).table.sizes.tolist()
+        [1, 2]
+        """
+        names = tuple(str(name) for name in budgets)
+        _refuse_duplicates(names)
+        sizes = _counted(rows, len(names))
+        given = [_as_budget(name, budget, delta) for name, budget in budgets.items()]
+        epsilons = frozen_floats([budget.epsilon for budget in given])
+        deltas = frozen_floats([budget.delta for budget in given])
+        return cls(OwnerTable(names, epsilons, deltas, sizes), _frozen_rows(rows))
 
     @classmethod
     def one_each(cls, epsilons: npt.ArrayLike, delta: float) -> Self:
@@ -169,12 +187,28 @@ class Owners(ArrayValue):
         table = OwnerTable(names, array, np.full(count, delta), np.ones(count, dtype=np.int64))
         return cls(table, frozen_integers(np.arange(count)))
 
-    @classmethod
-    def _from_rows(cls, rows: IntArray, names: tuple[str, ...], budgets: Sequence[Budget]) -> Self:
-        sizes = np.bincount(rows, minlength=len(names))
-        epsilons = frozen_floats([budget.epsilon for budget in budgets])
-        deltas = frozen_floats([budget.delta for budget in budgets])
-        return cls(OwnerTable(names, epsilons, deltas, sizes), frozen_integers(rows))
+
+def _frozen_rows(rows: RowArray) -> RowArray:
+    if rows.flags.writeable:
+        rows = rows.copy()
+        rows.flags.writeable = False
+    return rows
+
+
+def _counted(rows: RowArray, owners: int) -> IntArray:
+    """How many examples each owner has; rows that no owner has are refused."""
+    if rows.ndim != 1 or rows.dtype.kind not in "ui":
+        raise InvalidArgumentError(
+            f"assignment: an array of shape {rows.shape} and type {rows.dtype}; give one whole number per example"
+        )
+    sizes = np.zeros(owners, dtype=np.int64)
+    for start, piece in pieces(rows):
+        wrong = (piece < 0) | (piece >= owners)
+        if wrong.any():
+            at = int(np.argmax(wrong))
+            raise _validate.fail(f"assignment[{start + at}]", piece[at], f"give a row from 0 to {owners - 1}")
+        sizes += np.bincount(piece.astype(np.int64), minlength=owners)
+    return sizes
 
 
 def _as_budget(name: object, given: Budget | float, delta: float | None) -> Budget:

@@ -21,7 +21,8 @@ import math
 import numpy as np
 
 from inosgd import _validate
-from inosgd._arrays import BoolArray, FloatArray, IntArray
+from inosgd._arrays import BoolArray, FloatArray, IntArray, RowArray, pieces
+from inosgd.members import Members, members_of
 from inosgd.randomness import RandomSource, integers_below, uniforms
 
 MOST_GROUPS = 4096
@@ -37,9 +38,12 @@ class PoissonSampler:
         rates of 1e-7 are right to a millionth in a batch of 1,000.
 
     The rates are public functions of budgets and sizes; the indices drawn are sensitive.
+
+    Memory: with ``owners`` given, at most one byte per example beyond 4 million of them, and ``owners`` itself, which
+    may be memory-mapped and of any integer type. Which batches are drawn does not depend on how examples are kept.
     """
 
-    def __init__(self, rates: FloatArray, owners: IntArray | None = None) -> None:
+    def __init__(self, rates: FloatArray, owners: RowArray | None = None) -> None:
         """Prepare for drawing.
 
         Args:
@@ -48,7 +52,7 @@ class PoissonSampler:
         """
         _validate.closed_unit(sampling_rate=rates)
         rows = np.arange(len(rates)) if owners is None else owners
-        self._certain = np.flatnonzero((rates == 1.0)[rows])
+        self._certain = _examples_where(rates == 1.0, rows)
         with np.errstate(divide="ignore"):
             intensities = -np.log1p(-rates)
         self._groups = _Groups(intensities, rows)
@@ -59,17 +63,14 @@ class PoissonSampler:
 
 
 class _Groups:
-    """Examples gathered by intensity, so that a uniform member of a group is one array look-up."""
+    """Examples gathered by intensity; a point falls on each member of its group alike."""
 
-    def __init__(self, intensities: FloatArray, rows: IntArray) -> None:
+    def __init__(self, intensities: FloatArray, rows: RowArray) -> None:
         group_of_row, ceilings = _group_rows(intensities)
-        group_of_example = group_of_row[rows]
-        self._members = np.argsort(group_of_example, kind="stable")
-        counts = np.bincount(group_of_example, minlength=len(ceilings) + 1)
-        self._starts, self._counts = np.cumsum(counts) - counts, counts
+        self._members: Members = members_of(group_of_row, rows, len(ceilings) + 1)
         self._acceptance = _acceptance(intensities, group_of_row, ceilings)
         self._rows = rows
-        masses = counts[1:] * ceilings
+        masses = self._members.counts[1:] * ceilings
         # Ascending, so that the boundaries of a small group are sums of small numbers and keep its precision.
         self._by_mass = np.argsort(masses, kind="stable")
         self._ends = np.cumsum(masses[self._by_mass])
@@ -80,7 +81,7 @@ class _Groups:
             return np.zeros(0, dtype=np.int64)
         arrivals = _poisson_arrivals(source, float(self._ends[-1]))
         groups = self._by_mass[np.searchsorted(self._ends, arrivals, side="right")] + 1
-        hits = self._members[self._starts[groups] + integers_below(source, self._counts[groups])]
+        hits = self._members.at(groups, integers_below(source, self._members.counts[groups]))
         return np.unique(hits[self._accepted(source, hits)])
 
     def _accepted(self, source: RandomSource, hits: IntArray) -> BoolArray:
@@ -88,6 +89,13 @@ class _Groups:
             return np.ones(len(hits), dtype=np.bool_)
         accepted: BoolArray = uniforms(source, len(hits)) < self._acceptance[self._rows[hits]]
         return accepted
+
+
+def _examples_where(wanted: BoolArray, rows: RowArray) -> IntArray:
+    """The examples whose row is ``wanted``."""
+    if not wanted.any():
+        return np.zeros(0, dtype=np.int64)
+    return np.concatenate([start + np.flatnonzero(wanted[piece]) for start, piece in pieces(rows)])
 
 
 def _group_rows(intensities: FloatArray) -> tuple[IntArray, FloatArray]:
