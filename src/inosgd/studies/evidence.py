@@ -23,6 +23,7 @@ from inosgd.studies.registry import study_named
 from inosgd.studies.reproduction import configuration, reproduce, with_learning_rate
 from inosgd.studies.results import Result, ResultStore
 from inosgd.studies.study import Study
+from inosgd.studies.workers import LOCAL, Workers
 
 DEFAULT = Fairness()
 SMALL_GRID = (DEFAULT, Fairness(exponent=8.0, max_ratio=2.0))
@@ -53,7 +54,6 @@ class Evidence:
         experiments: Ablations to run beside the methods, at the first stated rate.
         paper_accounting: Whether the paper's methods are also trained with its own accountant, RDP.
         tuning_seeds: How many seeds a candidate is tried with.
-        other_variant: Whether the other of SAMPLE and SCALE is trained too; networks take too long for it.
     """
 
     name: str
@@ -64,7 +64,6 @@ class Evidence:
     experiments: tuple[str, ...] = ()
     paper_accounting: bool = False
     tuning_seeds: int = 1
-    other_variant: bool = True
 
 
 ABLATIONS = ("tail-length", "tail-shape", "step-tail", "order", "pareto", "undersampling", "auto-clipping")
@@ -74,10 +73,10 @@ EVIDENCE = (
     Evidence("CR-EN", 5, (30, 60, 120, 240, 480), (120.0,), GRID, ABLATIONS, True, 5),
     Evidence("CA-MLP", 5, (1.25, 2.5, 5, 10, 20), (2.5,), GRID, (), True, 5),
     Evidence("PN-EN", 5, (2.5, 5, 10, 20, 40, 80), (), SMALL_GRID, (), True, 2),
-    Evidence("MN-PC", 3, (6, 12, 24), (12.0,)),
-    Evidence("SU-LS", 3, (10, 20, 40)),
-    Evidence("CF-PC", 3, (6, 12), other_variant=False),
-    Evidence("CM-PC", 3, (6, 12), other_variant=False),
+    Evidence("MN-PC", 5, (6, 12, 24), (12.0,), SMALL_GRID),
+    Evidence("SU-LS", 5, (10, 20, 40, 80), (), SMALL_GRID),
+    Evidence("CF-PC", 5, (6, 12, 24), (), SMALL_GRID),
+    Evidence("CM-PC", 5, (6, 12, 24), (), SMALL_GRID),
 )
 
 
@@ -98,20 +97,20 @@ class Collected:
 
 
 def collect(
-    evidence: Evidence, data: Path, cache: Path, *, jobs: int | None = None, notice: Notice = lambda _: None
+    evidence: Evidence, data: Path, cache: Path, *, workers: Workers = LOCAL, notice: Notice = lambda _: None
 ) -> Iterator[Collected]:
     """Train whatever ``cache`` does not hold, and give the results for each learning rate that is reported."""
     study = study_named(evidence.name, "laptop", data)
-    tried = tune(evidence, study, cache, jobs, notice)
+    tried = tune(evidence, study, cache, workers, notice)
     best = max(tried, key=lambda rate: tried[rate])
     for rate in dict.fromkeys((*evidence.stated, best)):
         at_rate = with_learning_rate(study, rate)
         whole = rate == (evidence.stated or (best,))[0]
-        rows = _train_all(evidence, at_rate, whole, cache, jobs, notice)
+        rows = _train_all(evidence, at_rate, whole, cache, workers, notice)
         yield Collected(evidence, at_rate, rate == best, tried, rows)
 
 
-def tune(evidence: Evidence, study: Study, cache: Path, jobs: int | None, notice: Notice) -> dict[float, float]:
+def tune(evidence: Evidence, study: Study, cache: Path, workers: Workers, notice: Notice) -> dict[float, float]:
     """The baseline's overall accuracy on a validation split, by learning rate."""
     baseline = Entrant("idp-sgd", dataclasses.replace(IDP_SGD, variant=study.variant))
     seeds = range(evidence.tuning_seeds)
@@ -119,7 +118,7 @@ def tune(evidence: Evidence, study: Study, cache: Path, jobs: int | None, notice
     for rate in evidence.candidates:
         at_rate = with_learning_rate(study, float(rate))
         store = _store(at_rate, cache, validation=True)
-        for result in reproduce(at_rate, [baseline], seeds, store, jobs=jobs, validation=True):
+        for result in reproduce(at_rate, [baseline], seeds, store, workers=workers, validation=True):
             notice(f"{study.name}, learning rate {rate:g} on validation: {result.final.overall:.3f}")
         found[float(rate)] = float(np.mean([result.final.overall for result in store.of(baseline, seeds)]))
     return found
@@ -130,23 +129,22 @@ def experiment_rows(evidence: Evidence, variant: str, *, whole: bool) -> dict[st
     knobs = evidence.fair if whole else (DEFAULT,)
     fair = [fair_entrant(method, fairness) for fairness in knobs for method in (IDP_SGD, INO_SGD)]
     tables = {variant: methods(variant), "fair": [methods("fair")[0], *fair]}
-    if whole and evidence.other_variant:
+    if whole:
         other = "scale" if variant == "sample" else "sample"
         tables[other] = methods(other)
-    if whole:
         tables |= {name: EXPERIMENTS[name].rows(variant) for name in evidence.experiments}
     return tables
 
 
 def _train_all(
-    evidence: Evidence, study: Study, whole: bool, cache: Path, jobs: int | None, notice: Notice
+    evidence: Evidence, study: Study, whole: bool, cache: Path, workers: Workers, notice: Notice
 ) -> dict[str, dict[str, list[Result]]]:
     seeds = range(evidence.seeds)
     tables = experiment_rows(evidence, study.variant, whole=whole)
-    found = _train(study, tables, seeds, cache, jobs, notice)
+    found = _train(study, tables, seeds, cache, workers, notice)
     if evidence.paper_accounting and whole:
         by_renyi = dataclasses.replace(study, settings=dataclasses.replace(study.settings, accountant="rdp"))
-        rows = _train(by_renyi, {study.variant: methods(study.variant)}, seeds, cache, jobs, notice)
+        rows = _train(by_renyi, {study.variant: methods(study.variant)}, seeds, cache, workers, notice)
         found[f"{study.variant}, RDP"] = rows[study.variant]
     return found
 
@@ -156,12 +154,12 @@ def _train(
     tables: Mapping[str, Sequence[Entrant]],
     seeds: Sequence[int],
     cache: Path,
-    jobs: int | None,
+    workers: Workers,
     notice: Notice,
 ) -> dict[str, dict[str, list[Result]]]:
     store = _store(study, cache)
     entered = [row for rows in tables.values() for row in rows]
-    for result in reproduce(study, entered, seeds, store, jobs=jobs):
+    for result in reproduce(study, entered, seeds, store, workers=workers):
         notice(f"{study.name}: {result.entrant['label']}, seed {result.seed}: {result.final.overall:.3f}")
     return {name: {row.label: store.of(row, seeds) for row in rows} for name, rows in tables.items()}
 
