@@ -1,4 +1,4 @@
-"""Distinct rows, the work-horse of planning for many owners."""
+"""Distinct rows, the work-horse of planning for many owners; keys and pieces, that of sampling for many examples."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inosgd._arrays import distinct_rows
+from inosgd._arrays import by_key, distinct_rows, pieces
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.floats(0, 9)), min_size=1, max_size=40))
@@ -23,3 +23,18 @@ def test_distinct_rows_are_those_of_numpy(rows):
 def test_no_rows():
     first, inverse = distinct_rows(np.zeros(0), np.zeros(0))
     assert len(first) == len(inverse) == 0
+
+
+@given(st.lists(st.integers(-3, 3), max_size=30))
+def test_keys_with_their_positions(keys):
+    found = list(by_key(np.array(keys, dtype=np.int64)))
+    assert [key for key, _ in found] == sorted(set(keys))
+    for key, positions in found:
+        assert positions.tolist() == [place for place, each in enumerate(keys) if each == key]
+
+
+@given(st.lists(st.integers(), max_size=30), st.integers(1, 40))
+def test_pieces_are_the_whole(values, length):
+    found = list(pieces(np.array(values, dtype=object), length))
+    assert [value for _, piece in found for value in piece] == values
+    assert all(len(piece) <= length and start == length * place for place, (start, piece) in enumerate(found))

@@ -41,6 +41,14 @@ def pieces(array: RowArray, length: int = PIECE) -> Iterator[tuple[int, RowArray
         yield start, array[start : start + length]
 
 
+def by_key(keys: IntArray) -> Iterator[tuple[int, IntArray]]:
+    """Each key that occurs, in ascending order, with the positions where it does."""
+    order = np.argsort(keys, kind="stable")
+    starts = np.flatnonzero(np.diff(keys[order])) + 1
+    for positions in np.split(order, starts) if len(order) else []:
+        yield int(keys[positions[0]]), positions
+
+
 class ArrayValue:
     """Equality by content for frozen dataclasses with array fields; such values are not hashable."""
 

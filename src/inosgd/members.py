@@ -12,7 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
-from inosgd._arrays import IntArray, RowArray, pieces
+from inosgd._arrays import IntArray, RowArray, by_key, pieces
 from inosgd.errors import InvalidArgumentError
 
 LISTED = 1 << 22
@@ -84,20 +84,15 @@ class CountedMembers:
     def at(self, groups: IntArray, positions: IntArray) -> IntArray:
         """Each block that holds a wanted member is read and sorted once."""
         examples = np.empty(len(positions), dtype=np.int64)
-        blocks = self._blocks(groups, positions)
-        order = np.argsort(blocks, kind="stable")
-        for wanted in np.split(order, np.flatnonzero(np.diff(blocks[order])) + 1):
-            if len(wanted):
-                examples[wanted] = self._in_block(int(blocks[wanted[0]]), groups[wanted], positions[wanted])
+        for block, wanted in by_key(self._blocks(groups, positions)):
+            examples[wanted] = self._in_block(block, groups[wanted], positions[wanted])
         return examples
 
     def _blocks(self, groups: IntArray, positions: IntArray) -> IntArray:
         """The block of each wanted member: the first at whose end its group has more members than its position."""
         blocks = np.empty(len(positions), dtype=np.int64)
-        order = np.argsort(groups, kind="stable")
-        for wanted in np.split(order, np.flatnonzero(np.diff(groups[order])) + 1):
-            if len(wanted):
-                blocks[wanted] = np.searchsorted(self._ends[groups[wanted[0]]], positions[wanted], side="right")
+        for group, wanted in by_key(groups):
+            blocks[wanted] = np.searchsorted(self._ends[group], positions[wanted], side="right")
         return blocks
 
     def _in_block(self, block: int, groups: IntArray, positions: IntArray) -> IntArray:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from inosgd.datasets.npz import NUMBERS_AND_TEXTS, names_in, read_npz
+from inosgd.datasets.npy import NUMBERS_AND_TEXTS
+from inosgd.datasets.npz import names_in, read_npz
 from inosgd.datasets.tables import Texts, closest
 from inosgd.errors import InvalidArgumentError
 

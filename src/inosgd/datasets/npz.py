@@ -6,24 +6,19 @@ that against the compressed bytes that are there.
 
 from __future__ import annotations
 
-import math
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from numpy.lib import format as npy
 
 from inosgd.datasets.files import refuse, refuse_bomb
+from inosgd.datasets.npy import NUMBERS, read_header
 from inosgd.errors import InosgdError
-
-NUMBERS, NUMBERS_AND_TEXTS = "buif", "buifUS"
-"""Kinds of arrays, in NumPy's letters."""
-
-_HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 def read_npz(path: Path, *names: str, kinds: str = NUMBERS) -> dict[str, npt.NDArray[Any]]:
@@ -62,7 +57,7 @@ def _read_entry(path: Path, archive: zipfile.ZipFile, name: str, kinds: str) -> 
         raise refuse(path, f"array {name!r} claims {entry.compress_size:,} bytes, more than the file can hold")
     refuse_bomb(path, f"array {name!r}", entry.file_size, entry.compress_size)
     with archive.open(entry) as stream:
-        _check_header(path, name, stream, entry.file_size, kinds)
+        read_header(path, f"array {name!r}", stream, entry.file_size, kinds)
     with archive.open(entry) as stream:
         try:
             array: npt.NDArray[Any] = npy.read_array(stream, allow_pickle=False)
@@ -70,21 +65,6 @@ def _read_entry(path: Path, archive: zipfile.ZipFile, name: str, kinds: str) -> 
             raise refuse(path, f"array {name!r} cannot be read ({error})") from None
         stream.read(1)  # at its end the stream holds the content against its checksum
     return array
-
-
-def _check_header(path: Path, name: str, stream: IO[bytes], size: int, kinds: str) -> None:
-    try:
-        shape, _, dtype = _HEADERS[npy.read_magic(stream)](stream)
-    except (ValueError, KeyError) as error:
-        raise refuse(path, f"array {name!r} has no header that can be read ({error})") from None
-    if dtype.hasobject or dtype.kind not in kinds:
-        wanted = "numbers" if kinds == NUMBERS else "numbers or texts; write it again without Python objects"
-        raise refuse(path, f"array {name!r} holds {dtype}, not {wanted}")
-    if any(length < 0 for length in shape):
-        raise refuse(path, f"array {name!r} claims the shape {shape}")
-    promised = stream.tell() + math.prod(shape) * dtype.itemsize
-    if promised != size:
-        raise refuse(path, f"array {name!r}: its header of shape {shape} needs {promised:,} bytes, it has {size:,}")
 
 
 def check_labels(path: Path, labels: npt.NDArray[Any], count: int, what: str) -> npt.NDArray[np.int64]:

@@ -170,20 +170,20 @@ def _check_file(path: Path) -> None:
 def _read_parquet(path: Path, wanted: Mapping[str, str]) -> Any:
     try:
         file = pyarrow.parquet.ParquetFile(path)
-        _check_header(path, file.schema_arrow.names, wanted)
+        check_header(path, file.schema_arrow.names, wanted)
         return file.read(columns=list(wanted))
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, error) from None
 
 
 def _unreadable(path: Path, error: Exception) -> InvalidArgumentError:
-    return InvalidArgumentError(f"{path}: cannot be read as Parquet ({_one_line(error)}); write it again")
+    return InvalidArgumentError(f"{path}: cannot be read as Parquet ({one_line(error)}); write it again")
 
 
 def _read_text(path: Path, wanted: Mapping[str, str], delimiter: str) -> Any:
     _refuse_other_encodings(path)  # the parser tells a row that is both uneven and not text to nobody
     header = _header(path, delimiter)
-    _check_header(path, header, wanted, delimiter)
+    check_header(path, header, wanted, delimiter)
     uneven: list[Any] = []
 
     def keep_first(row: Any) -> str:
@@ -204,7 +204,7 @@ def _read_text(path: Path, wanted: Mapping[str, str], delimiter: str) -> Any:
     except pa.ArrowInvalid as error:
         if "UTF8" in str(error).upper():
             raise _encoding_error(path) from None
-        raise InvalidArgumentError(f"{path}: cannot be read as a table ({_one_line(error)}); correct it") from None
+        raise InvalidArgumentError(f"{path}: cannot be read as a table ({one_line(error)}); correct it") from None
     _refuse_open_quote(path, delimiter)
     if uneven:
         row = uneven[0]
@@ -254,7 +254,8 @@ def _header(path: Path, delimiter: str) -> list[str]:
     return [name.strip() for name in names]
 
 
-def _check_header(path: Path, header: Sequence[str], wanted: Mapping[str, str], delimiter: str = ",") -> None:
+def check_header(path: Path, header: Sequence[str], wanted: Mapping[str, str], delimiter: str = ",") -> None:
+    """Raise unless every ``wanted`` column is there, and only once."""
     if not any(header):
         raise InvalidArgumentError(f"{path}: its first line is empty; write the names of the columns there")
     repeated = sorted({name for name in header if list(header).count(name) > 1 and name in wanted})
@@ -305,5 +306,6 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _one_line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
+    """What a library has to say, cut to what a message can hold."""
     return shortened(str(error).splitlines()[0] if str(error) else type(error).__name__, 160)
