@@ -76,7 +76,7 @@ EVIDENCE = (
     Evidence("MN-PC", 5, (6, 12, 24), (12.0,), SMALL_GRID),
     Evidence("SU-LS", 5, (10, 20, 40, 80), (), SMALL_GRID),
     Evidence("CF-PC", 5, (6, 12, 24), (), SMALL_GRID),
-    Evidence("CM-PC", 5, (6, 12, 24), (), SMALL_GRID),
+    Evidence("CM-PC", 5, (6, 12, 24, 48), (), SMALL_GRID),
 )
 
 
