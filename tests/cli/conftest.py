@@ -18,8 +18,9 @@ class Outcome:
 
 
 @pytest.fixture
-def inosgd(monkeypatch, capsys, tmp_path):
+def inosgd(monkeypatch, capsys, tmp_path, tmp_path_factory):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(*arguments: object) -> Outcome:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import html
 import json
-from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
 from string import Template
 from typing import Any
 
 from inosgd.report.charts import ChartEntry, available, specification
+from inosgd.report.library import library
 from inosgd.report.marks import MOST_PANELS
 from inosgd.report.material import Material
 from inosgd.report.sections import first_screen, not_covered, numbers, switches
@@ -37,7 +37,7 @@ def page(material: Material) -> str:
         numbers=numbers(material, tables),
         footer=f"Made by inosgd {version('inosgd')}. This file holds all its numbers and loads nothing.",
         payload=safe_json(_payload(material, tables, entries)),
-        library=_library(),
+        library=library(),
         script=_asset("page.js"),
     )
 
@@ -104,15 +104,6 @@ def _section(entry: ChartEntry, material: Material) -> str:
         f'<h2 id="{entry.name}-title">{html.escape(entry.title)}</h2><p>{html.escape(entry.reading + some)}</p>'
         f'<p class="paper"><b>In the paper:</b> {html.escape(entry.paper)}.</p></div><div class="plot"></div></section>'
     )
-
-
-@cache
-def _library() -> str:
-    """Vega, Vega-Lite and vega-embed as one script."""
-    import vl_convert
-
-    bundle: Any = vl_convert.javascript_bundle  # its stub calls an optional argument required
-    return str(bundle()).replace("</script", "<\\/script")
 
 
 def _asset(name: str) -> str:
