@@ -100,3 +100,19 @@ class RunLockedError(InosgdError):
     def __init__(self, message: str, holder: str) -> None:
         super().__init__(message)
         self.holder = holder
+
+
+class PeerFailedError(InosgdError):
+    """Another process of the same training has failed; nothing of the step was recorded or released.
+
+    Attributes:
+        rank: The process that failed.
+    """
+
+    def __init__(self, rank: int, message: str) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
+class PeerLostError(InosgdError):
+    """Another process of the same training is gone or does not answer; nothing more is released."""

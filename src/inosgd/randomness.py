@@ -150,6 +150,30 @@ class SecureSource:
 _KEY_BYTES = 32
 
 
+class AgreedSource(SecureSource):
+    """A secure source that several processes make from one key: streams of one label hold the same words in all.
+
+    Guarantee: that of `SecureSource`, if the key is uniform and only these processes know it. They must use the words
+    as one: what all of them draw alike counts once.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        super().__init__()
+        if len(key) != _KEY_BYTES:
+            raise InvalidArgumentError(f"key: it has {len(key)} bytes; give {_KEY_BYTES}")
+        self._root = self._key = bytes(key)
+
+    @property
+    def description(self) -> str:
+        """Names the cipher and who made the key."""
+        return "secure: ChaCha20 keystream, keyed by all processes together"
+
+    def stream(self, label: str) -> SecureSource:
+        """The stream of this key called ``label``, from its beginning."""
+        digest = hashlib.sha256(b"inosgd stream" + self._root + label.encode())
+        return SecureSource.from_state({"key": digest.hexdigest()})
+
+
 def source_from_state(state: Mapping[str, Any]) -> RandomSource:
     """The source whose ``state()`` this is: it goes on with the same words."""
     kinds = {"seeded": SeededSource, "secure": SecureSource}

@@ -11,15 +11,18 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Self
 
+import numpy as np
 import torch
 from rich.console import Console
 from rich.progress import track
 from torch import nn
 
 from inosgd import _validate
+from inosgd.distributed import ALONE, Peers
 from inosgd.errors import InvalidArgumentError
 from inosgd.examples import ExampleStore, as_store
 from inosgd.gradients import BookkeepingEngine, ExampleLosses, GradientEngine, trainable_parameters
@@ -31,7 +34,7 @@ from inosgd.order import Candidates
 from inosgd.owners import Owners
 from inosgd.plan import Plan, Terms
 from inosgd.randomness import RandomSource, SecureSource, SeededSource, source_from_state
-from inosgd.rounding import leave_room
+from inosgd.rounding import share_for_rounding
 from inosgd.sampling import PoissonSampler
 
 
@@ -46,6 +49,7 @@ class Trainer:
         losses: One loss per example, from a model and a batch.
         method: How a batch becomes a weighted sum.
         engine: How per-example gradients are computed.
+        peers: The processes that share the work; see `inosgd.distributed`.
     """
 
     plan: Plan
@@ -54,6 +58,7 @@ class Trainer:
     losses: ExampleLosses
     method: Method
     engine: GradientEngine = field(default_factory=BookkeepingEngine)
+    peers: Peers = ALONE
 
     def __post_init__(self) -> None:
         store = as_store(self.examples)
@@ -138,12 +143,18 @@ class TrainingState:
         ledger: Ledger | None = None,
         also: Mapping[str, Any] | None = None,
     ) -> Self:
-        """The state before the first step; without a ``ledger``, a new one in memory."""
+        """The state before the first step; without a ``ledger``, a new one in memory.
+
+        On many processes all call it, each with the same arguments, but for a ledger on disk, which only the first has.
+
+        Raises:
+            InvalidArgumentError: In every process, if plan, owners, model, optimizer or source are not the same in all.
+        """
         ledger = Ledger.for_plan(trainer.plan) if ledger is None else ledger
         if ledger.table != trainer.plan.table:
             raise InvalidArgumentError("ledger: it keeps other owners or budgets than the plan; open one for this plan")
         _check_precision(model)
-        return cls(
+        state = cls(
             model=model,
             optimizer=optimizer,
             ledger=ledger,
@@ -153,6 +164,8 @@ class TrainingState:
             masks=source.stream("masks"),
             also=also or {},
         )
+        _check_same_everywhere(trainer, state)
+        return state
 
 
 @dataclass(frozen=True)
@@ -177,6 +190,9 @@ def train_step(trainer: Trainer, state: TrainingState) -> StepDiagnostics:
     If anything raises before the step is recorded (the model, its loss, an engine, the ledger), parameters, optimizer,
     random streams, ledger and step are as before. If the optimizer raises, the step has been charged for: go on from
     a checkpoint.
+
+    On many processes (``trainer.peers``) all take the step together, each on its share of the batch, and the first
+    writes the ledger; all of this holds for them as one, see `inosgd.distributed`.
     """
     with state.unmoved_by_failure():
         terms, total, diagnostics = _recorded_sum(trainer, state)
@@ -189,36 +205,51 @@ def train_step(trainer: Trainer, state: TrainingState) -> StepDiagnostics:
 def _recorded_sum(trainer: Trainer, state: TrainingState) -> tuple[Terms, BoundedSum, StepDiagnostics]:
     """Everything of a step up to its record in the ledger: the sum without noise, and what it is charged for."""
     terms, streams = trainer.plan.at(state.step), state.fingerprint()
+    peers, table = trainer.peers, trainer.owners.table
     indices = _sampler(trainer, state, terms).draw(state.sampling)
     rows = trainer.owners.of(indices)
     thresholds = terms.thresholds_of(rows)
 
-    examples = trainer.store.take(indices)
-    with torch_seeded_by(state.masks), trainer.engine.on(state.model, trainer.losses, examples) as gradients:
-        measured = gradients.measure()
-        candidates = Candidates(indices, trainer.owners.table.privacy_ranks[rows], measured.losses, measured.grad_norms)
-        ranking = trainer.method.order.ranking(candidates, state.ordering)
-        tail = trainer.method.tail(trainer.plan.expected_threshold_sum(state.step))
-        weights = importance_weights(tail, thresholds, ranking)
-        factors = trainer.method.clipping.factors(measured.grad_norms, thresholds)
-        summed = leave_room(gradients.weighted_sum(weights * factors), terms, trainer.owners.table.sizes)
-        total = BoundedSum(summed, terms.clipping_thresholds)
-
-    state.ledger.record(state.step, terms, sensitivity=total.sensitivity, streams=streams)
+    with peers.batch(indices, streams) as batch, torch_seeded_by(state.masks, peers.rank):
+        examples = trainer.store.take(indices[batch.mine])  # in one process: all of them
+        with trainer.engine.on(state.model, trainer.losses, examples) as gradients:
+            measured = batch.gather(gradients.measure())
+            candidates = Candidates(indices, table.privacy_ranks[rows], measured.losses, measured.grad_norms)
+            ranking = trainer.method.order.ranking(candidates, state.ordering)
+            tail = trainer.method.tail(trainer.plan.expected_threshold_sum(state.step))
+            weights = importance_weights(tail, thresholds, ranking)
+            factors = trainer.method.clipping.factors(measured.grad_norms, thresholds)
+            summed = gradients.weighted_sum((weights * factors)[batch.mine])
+        part = BoundedSum(summed, terms.clipping_thresholds)
+        share = share_for_rounding(terms, table.sizes, summed.dtype, peers.size)
+        record = partial(state.ledger.record, state.step, terms, sensitivity=part.sensitivity, streams=streams)
+        total = replace(part, value=batch.sum(summed, record).double() * (1.0 - share))
     return terms, total, StepDiagnostics(len(indices), int(measured.not_finite.sum()))
 
 
 @contextmanager
-def torch_seeded_by(source: RandomSource) -> Iterator[None]:
+def torch_seeded_by(source: RandomSource, rank: int = 0) -> Iterator[None]:
     """Inside, torch's global generators follow ``source``; afterwards they stand where they stood.
 
     Dropout masks go by position in the batch, so one more example shifts the masks of those behind it. That leaves
     the law of the sum as it was only if masks cannot be predicted: they must not come from a seed that others know.
     Torch's generator on the CPU takes 32 bits of a seed, so the masks of a step are one of 2^32 sequences.
+
+    Processes of one training draw the same word and make a seed of it for each ``rank``, so that their masks are not
+    the same. Hence a model with dropout is trained with other masks on another number of processes.
     """
     with torch.random.fork_rng():
-        torch.manual_seed(int(source.words(1)[0]))
+        _seed_torch(_seed_for(rank, int(source.words(1)[0])))
         yield
+
+
+def _seed_torch(seed: int) -> None:
+    """``torch.manual_seed``; where CUDA has not started it would keep a stack trace of every call for later."""
+    accelerator = torch.accelerator.current_accelerator()
+    if accelerator is None or (accelerator.type == "cuda" and not torch.cuda.is_initialized()):
+        torch.default_generator.manual_seed(seed)
+    else:
+        torch.manual_seed(seed)
 
 
 def apply_update(model: nn.Module, optimizer: torch.optim.Optimizer, gradient: torch.Tensor) -> None:
@@ -267,11 +298,42 @@ def fit(
     _validate.whole(0, steps=count)
     if count > remaining:
         raise _validate.fail("steps", steps, f"the plan has {remaining} left; plan again for more")
-    for _ in _shown(range(count), progress):
+    for _ in _shown(range(count), progress and trainer.peers.first):
         diagnostics = train_step(trainer, state)
         for callback in callbacks:
             callback(state, diagnostics)
     return state
+
+
+def _seed_for(rank: int, word: int) -> int:
+    return word if rank == 0 else int.from_bytes(hashlib.sha256(f"{word} {rank}".encode()).digest()[:8], "little")
+
+
+def _check_same_everywhere(trainer: Trainer, state: TrainingState) -> None:
+    """Raise in every process unless all are about to do the same: what they sum would not be one batch's sum."""
+    if trainer.peers.size == 1:
+        return
+    trainer.peers.check_same(
+        versions=(torch.__version__, np.__version__),
+        plan=trainer.plan.to_json(),
+        owners=trainer.owners.assignment.tobytes(),
+        examples=len(trainer.store),
+        method=(trainer.method.name, trainer.method.importance, trainer.method.order.name, trainer.method.clipping),
+        engine=type(trainer.engine).__name__,
+        optimizer=state.optimizer,
+        parameters=model_digest(state.model),
+        streams=state.fingerprint(),
+    )
+
+
+def model_digest(model: nn.Module) -> str:
+    """The SHA-256 of everything in the model's state, by name: equal for equal bits."""
+    digest = hashlib.sha256()
+    for name, value in model.state_dict().items():
+        if isinstance(value, torch.Tensor):
+            digest.update(f"{name} {tuple(value.shape)} {value.dtype} ".encode())
+            digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _check_precision(model: nn.Module) -> None:

@@ -1,0 +1,97 @@
+"""Processes that meet over gloo and run functions of a test module: started once, used for many cases."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 120
+
+
+class Crew:
+    """So many processes of one group, each waiting for the next function to run."""
+
+    def __init__(self, size: int, folder: Path) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["inosgd", "tests.test_distributed", __name__])
+        self._pipes, self.processes = [], []
+        for rank in range(size):
+            here, there = context.Pipe()
+            process = context.Process(target=_serve, args=(there, rank, size, folder / "meeting"), daemon=True)
+            process.start()
+            there.close()
+            self._pipes.append(here)
+            self.processes.append(process)
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """What ``function(peers, *arguments)`` returns or raises in each process; None where the process has died."""
+        for pipe in self._pipes:
+            pipe.send((function, arguments))
+        return [_answer(pipe) for pipe in self._pipes]
+
+    def end(self) -> None:
+        """End the processes."""
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self.processes:
+            process.join(10)
+            if process.is_alive():
+                process.kill()
+                process.join()
+
+
+@contextmanager
+def crew_of(size: int) -> Iterator[Crew]:
+    """A crew that is gone after the block."""
+    with tempfile.TemporaryDirectory() as folder:
+        crew = Crew(size, Path(folder))
+        try:
+            yield crew
+        finally:
+            crew.end()
+
+
+def _answer(pipe: Connection) -> Any:
+    if not pipe.poll(PATIENCE):
+        raise TimeoutError(f"a process did not answer within {PATIENCE} s")
+    try:
+        return pipe.recv()
+    except EOFError:
+        return None
+
+
+def _serve(pipe: Connection, rank: int, size: int, meeting: Path) -> None:
+    import torch
+
+    from inosgd.distributed import connect
+
+    torch.set_num_threads(1)
+    os.environ.pop("RANK", None)
+    with connect(f"file://{meeting}", rank=rank, size=size, timeout=60) as peers:
+        while True:
+            try:
+                function, arguments = pipe.recv()
+            except EOFError:
+                os._exit(0)
+            try:
+                answer = function(peers, *arguments)
+            except Exception as error:
+                answer = Raised(type(error).__name__, str(error), traceback.format_exc())
+            pipe.send(answer)
+
+
+class Raised:
+    """An exception of another process, as it can be sent."""
+
+    def __init__(self, kind: str, message: str, trace: str) -> None:
+        self.kind, self.message, self.trace = kind, message, trace
+
+    def __repr__(self) -> str:
+        return f"Raised({self.kind}: {self.message})\n{self.trace}"

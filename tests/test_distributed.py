@@ -1,0 +1,544 @@
+"""Many processes train as one: the same parameters, one ledger, one noise, and nobody is left waiting."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import signal
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+
+from inosgd import (
+    DP_SGD,
+    IDP_SGD,
+    INO_SGD,
+    Budget,
+    InosgdError,
+    InvalidArgumentError,
+    Ledger,
+    Owners,
+    Phase,
+    Plan,
+    SecureSource,
+    SeededSource,
+    Terms,
+    Trainer,
+    TrainingState,
+    fit,
+    supervised,
+    train_step,
+    training,
+)
+from inosgd import distributed as module
+from inosgd.clipping import AutoClipping
+from inosgd.distributed import ALONE, Peers, SharedBatch, connect
+from inosgd.gradients import BookkeepingEngine, ReferenceEngine
+from inosgd.gradients.engine import Measured
+from inosgd.grid import Grid
+from inosgd.order import ORDERS
+from inosgd.randomness import AgreedSource
+from inosgd.rounding import ROUNDOFFS, largest_threshold_sum, share_for_rounding
+from tests.processes import Crew, Raised, crew_of
+
+COUNT, STEPS = 60, 4
+LOSSES = supervised(F.cross_entropy)
+METHODS = {"dp-sgd": DP_SGD, "idp-sgd": IDP_SGD, "ino-sgd": INO_SGD}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A small training, the same in every process."""
+
+    method: str = "ino-sgd"
+    order: str = "descending-loss"
+    rates: tuple[float, float] = (0.3, 0.5)
+    noise: float = 2.0
+    dtype: torch.dtype = torch.float64
+    engine: str = "bookkeeping"
+    only: str = "all"
+    auto: bool = False
+    epsilon: float = 1e9
+    seed: int | None = 5
+
+    def trainer(self, peers: Peers) -> Trainer:
+        generator = torch.Generator().manual_seed(1)
+        inputs = torch.randn(COUNT, 6, generator=generator, dtype=torch.float64).to(self.dtype)
+        targets = (inputs[:, 0] > 0).long()
+        names = ["a"] * 20 + ["b"] * 40
+        if self.only == "even":  # every example belongs to process 0 or 2
+            names = ["b" if index % 2 else "a" for index in range(COUNT)]
+        owners = Owners.from_labels(names, {name: Budget(self.epsilon, 1e-5) for name in "ab"})
+        terms = Terms.for_owners(owners.table, np.array(self.rates), np.array([0.2, 0.5]), self.noise)
+        plan = Plan(owners.table, (Phase(STEPS, terms),), "by hand", "rdp", np.zeros(2))
+        method = dataclasses.replace(METHODS[self.method], order=ORDERS[self.order])
+        if self.auto:
+            method = dataclasses.replace(method, clipping=AutoClipping())
+        engine = ReferenceEngine() if self.engine == "reference" else BookkeepingEngine()
+        return Trainer(plan, owners, (inputs, targets), LOSSES, method, engine, peers)
+
+    def state(self, trainer: Trainer, ledger: Ledger | None = None) -> TrainingState:
+        network = model(self.dtype)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.5, momentum=0.5)
+        return TrainingState.start(trainer, network, optimizer, trainer.peers.source(self.seed), ledger)
+
+
+def model(dtype: torch.dtype = torch.float64) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2)).to(dtype)
+
+
+def flat(state: TrainingState) -> torch.Tensor:
+    return nn.utils.parameters_to_vector(state.model.parameters()).detach().clone()
+
+
+@pytest.fixture(scope="module")
+def crew():
+    with crew_of(4) as four:
+        four.run(pairs_made)
+        yield four
+
+
+PAIR: list[Peers] = []
+
+
+def pairs_made(peers: Peers) -> None:
+    """A group of the first two, for cases on two processes."""
+    group = dist.new_group([0, 1])
+    if peers.rank < 2:
+        PAIR.append(Peers(peers.rank, 2, group))
+
+
+def among(peers: Peers, size: int) -> Peers | None:
+    """The first ``size`` of the processes; None in the others."""
+    if size == peers.size:
+        return peers
+    return PAIR[0] if peers.rank < size else None
+
+
+def trained(peers: Peers | None, case: Case) -> tuple[np.ndarray, int, np.ndarray, list[int]]:
+    """Parameters, recorded steps, what was spent, and the sizes of the batches."""
+    trainer = case.trainer(peers)
+    state, sizes = case.state(trainer), []
+    fit(trainer, state, callbacks=[lambda _, step: sizes.append(step.batch_size)])
+    return flat(state).numpy(), state.ledger.steps, state.ledger.spent(), sizes
+
+
+def trained_by(peers: Peers, size: int, cases: list[Case]) -> list | None:
+    few = among(peers, size)
+    return None if few is None else [trained(few, case) for case in cases]
+
+
+def answers(crew: Crew, function, *arguments) -> list:
+    """What the processes returned; whatever one raised fails the test."""
+    given = crew.run(function, *arguments)
+    assert not [each for each in given if isinstance(each, Raised)], given
+    return [each for each in given if each is not None]
+
+
+EVERY_ORDER = [
+    Case(method, order, dtype=dtype)
+    for method in METHODS
+    for order in ORDERS
+    for dtype in (torch.float64, torch.float32)
+]
+SPECIAL = {
+    "often empty": Case(rates=(0.005, 0.01)),
+    "always empty": Case(rates=(1e-12, 1e-12)),
+    "whole data": Case(rates=(1.0, 1.0)),
+    "shards of 0 and 30": Case(rates=(1.0, 0.0), only="even"),
+    "normalised": Case(auto=True),
+    "reference engine": Case(engine="reference", dtype=torch.float32),
+    "no noise": Case(noise=0.0, epsilon=np.inf),
+}
+
+
+@functools.cache
+def alone(case: Case) -> tuple[np.ndarray, int, np.ndarray, list[int]]:
+    """The same training in one process."""
+    return trained(ALONE, case)
+
+
+def tolerance(case: Case) -> float:
+    """In float32: rounding, and the share of the sum that is left for it, which grows with the processes."""
+    return 1e-12 if case.dtype == torch.float64 else 2e-5
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_many_processes_train_as_one_with_every_method_and_order(crew, size):
+    several = answers(crew, trained_by, size, EVERY_ORDER)
+    assert len(several) == size
+    for index, case in enumerate(EVERY_ORDER):
+        expected, steps, spent, sizes = alone(case)
+        for mine in several:
+            np.testing.assert_allclose(mine[index][0], expected, rtol=0, atol=tolerance(case), err_msg=str(case))
+            np.testing.assert_array_equal(mine[index][0], several[0][index][0])  # the same bits in every process
+            assert mine[index][1] == steps == STEPS
+            np.testing.assert_array_equal(mine[index][2], spent)
+            assert mine[index][3] == sizes
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_empty_batches_unequal_shards_and_other_engines(crew, size):
+    several = answers(crew, trained_by, size, list(SPECIAL.values()))
+    for index, (name, case) in enumerate(SPECIAL.items()):
+        expected = alone(case)[0]
+        for mine in several:
+            np.testing.assert_allclose(mine[index][0], expected, rtol=0, atol=tolerance(case), err_msg=name)
+    assert alone(SPECIAL["always empty"])[3] == [0] * STEPS
+    assert 0 in alone(SPECIAL["often empty"])[3]
+
+
+def broken(peers: Peers, case: Case, how: str) -> np.ndarray:
+    """A training with a plausible mistake in it."""
+    with pytest.MonkeyPatch.context() as patch:
+        if how == "noise in every part":
+
+            def noisy(self, part, record, plain=SharedBatch.sum):
+                return plain(self, part + 2.0 * torch.randn_like(part), record)
+
+            patch.setattr(SharedBatch, "sum", noisy)
+        if how == "order within the share":
+
+            def local(self, measured, plain=SharedBatch.gather):
+                everyone = plain(self, measured)
+                shifted = everyone.losses.copy()
+                shifted[self.mine] += 1000.0  # before all others, as if it knew only its own
+                return Measured(shifted, everyone.grad_norms)
+
+            patch.setattr(SharedBatch, "gather", local)
+        if how == "parts not added":
+            patch.setattr(Peers, "added", lambda self, value: value)
+        return trained(peers, case)[0]
+
+
+@pytest.mark.parametrize("how", ["nothing", "noise in every part", "order within the share", "parts not added"])
+def test_mistakes_would_be_seen(crew, how):
+    """The negative control of the equality above."""
+    expected = alone(Case())[0]
+    found = answers(crew, broken, Case(), how)[0]
+    assert np.allclose(found, expected, rtol=0, atol=1e-12) == (how == "nothing")
+
+
+# What travels.
+
+
+def counted(peers: Peers, cases: list[Case]) -> list[list[tuple[int, int]]]:
+    """For every step the size of its batch and the bytes that this process handed to torch.distributed."""
+    handed = []
+
+    def count(name: str, position: int):
+        plain = getattr(dist, name)
+
+        def counting(*arguments, **options):
+            handed.append(arguments[position].nbytes)
+            return plain(*arguments, **options)
+
+        patch.setattr(dist, name, counting)
+
+    found = []
+    with pytest.MonkeyPatch.context() as patch:
+        for name, position in (("all_gather", 1), ("all_reduce", 0), ("broadcast", 0)):
+            count(name, position)
+        for case in cases:
+            trainer = case.trainer(peers)
+            state, steps = case.state(trainer), []
+            for _ in range(STEPS):
+                handed.clear()
+                steps.append((train_step(trainer, state).batch_size, sum(handed)))
+            found.append(steps)
+    return found
+
+
+def test_a_step_sends_the_gradient_once_and_at_most_24_bytes_per_example(crew):
+    cases = [Case(), Case(dtype=torch.float32), Case(rates=(1.0, 1.0)), *SPECIAL.values()]
+    cases = [case for case in cases if case.engine == "bookkeeping"]
+    parameters = flat(Case().state(Case().trainer(ALONE))).numel()
+    for steps_by_case in answers(crew, counted, cases):
+        for case, steps in zip(cases, steps_by_case, strict=True):
+            gradient = parameters * case.dtype.itemsize
+            for batch_size, handed in steps:
+                assert 0 < handed <= gradient + 24 * batch_size, case
+                assert batch_size == 0 or handed >= gradient
+
+
+# Randomness.
+
+
+def drawn(peers: Peers) -> tuple[list[int], list[int], str]:
+    source = peers.source()
+    return source.stream("noise").words(4).tolist(), source.stream("order").words(4).tolist(), source.description
+
+
+def test_the_key_is_the_same_in_all_processes_new_each_time_and_of_no_single_process(crew):
+    first, second = answers(crew, drawn), answers(crew, drawn)
+    assert len({str(each) for each in first}) == len({str(each) for each in second}) == 1
+    assert first[0][0] != second[0][0]
+    assert first[0][0] != first[0][1]
+    assert "secure" in first[0][2]
+
+
+def with_fixed_contribution(peers: Peers, cheats: bool) -> list[int]:
+    """Process 1 always contributes zeros, or, if it cheats, other bytes than it committed itself to."""
+    with pytest.MonkeyPatch.context() as patch:
+        if peers.rank == 1:
+            patch.setattr(os, "urandom", lambda count: bytes(count))
+        if peers.rank == 1 and cheats:
+            patch.setattr(module, "_commitment", lambda rank, contribution: bytes(32))
+        return peers.source().stream("noise").words(4).tolist()
+
+
+def test_a_process_that_waits_for_the_others_cannot_choose_the_key(crew):
+    honest = [answers(crew, with_fixed_contribution, False)[0] for _ in range(2)]
+    assert honest[0] != honest[1]  # the others' contributions make it new
+    found = crew.run(with_fixed_contribution, True)
+    assert all("process 1 sent other randomness" in each.message for each in (found[0], found[2], found[3]))
+
+
+def test_an_agreed_source_derives_streams_and_forgets_keys():
+    source = AgreedSource(bytes(range(32)))
+    assert source.stream("a").words(3).tolist() == AgreedSource(bytes(range(32))).stream("a").words(3).tolist()
+    stream = source.stream("a")
+    before = stream.state()["key"]
+    stream.words(1)
+    assert stream.state()["key"] != before
+    with pytest.raises(InvalidArgumentError, match="it has 3 bytes; give 32"):
+        AgreedSource(b"abc")
+
+
+def secure_training(peers: Peers) -> np.ndarray:
+    return trained(peers, Case(seed=None))[0]
+
+
+def test_secure_trainings_agree_within_themselves_only(crew):
+    first, second = answers(crew, secure_training), answers(crew, secure_training)
+    assert all(np.array_equal(each, first[0]) for each in first)
+    assert not np.array_equal(first[0], second[0])
+
+
+# Refusals: what must be the same everywhere.
+
+
+def different(peers: Peers, what: str) -> None:
+    case = Case()
+    if peers.rank == 2 and what == "plan":
+        case = Case(noise=2.5)
+    trainer = case.trainer(peers)
+    network = model()
+    if peers.rank == 2 and what == "parameters":
+        with torch.no_grad():
+            network[0].bias[0] += 1e-9
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.6 if peers.rank == 2 and what == "optimizer" else 0.5)
+    source = SecureSource() if what == "streams" else SeededSource(1)
+    state = TrainingState.start(trainer, network, optimizer, source)
+    if what == "batches" and peers.rank == 2:
+        state.sampling.words(1)
+    train_step(trainer, state)
+
+
+@pytest.mark.parametrize("what", ["plan", "parameters", "optimizer", "streams", "batches"])
+def test_processes_that_would_do_different_things_are_refused(crew, what):
+    for each in crew.run(different, what):
+        assert each.kind == "InvalidArgumentError", each
+        assert ("drew different batches" if what == "batches" else f"{what}: process") in each.message
+
+
+def different_seeds(peers: Peers) -> None:
+    peers.source(peers.rank)
+
+
+def test_seeds_must_agree(crew):
+    assert all(each.message.startswith("seed: process 1") for each in crew.run(different_seeds))
+
+
+# Failures.
+
+
+def failing(peers: Peers, where: str, rates: tuple[float, float] = (0.3, 0.5)) -> dict[str, object]:
+    """One process fails in the second step; afterwards all try again without the fault."""
+    trainer = Case(rates=rates).trainer(peers)
+    state = Case(rates=rates).state(trainer)
+    train_step(trainer, state)
+    before, streams = flat(state), state.fingerprint()
+    with pytest.MonkeyPatch.context() as patch:
+        if peers.rank == 1 and where == "measure":
+            patch.setattr(type(trainer.store), "take", raise_it)
+        if peers.rank == 1 and where == "sum":
+            patch.setattr(training, "BoundedSum", raise_it)
+        if peers.rank == 0 and where == "ledger":
+            patch.setattr(Ledger, "record", raise_it)
+        try:
+            train_step(trainer, state)
+            raised = None
+        except Exception as error:
+            raised = (type(error).__name__, str(error))
+    untouched = torch.equal(flat(state), before) and state.fingerprint() == streams and state.ledger.steps == 1
+    fit(trainer, state)
+    return {"raised": raised, "untouched": untouched, "after": flat(state).numpy(), "steps": state.ledger.steps}
+
+
+def raise_it(*_, **__):
+    raise MemoryError("too large for this machine")
+
+
+@pytest.mark.parametrize("rates", [(0.3, 0.5), (1e-12, 1e-12)])
+@pytest.mark.parametrize("where", ["measure", "sum", "ledger"])
+def test_a_failure_of_one_is_a_failure_of_all_and_can_be_tried_again(crew, where, rates):
+    culprit = 0 if where == "ledger" else 1
+    found = answers(crew, failing, where, rates)
+    expected = alone(Case(rates=rates))[0]
+    for rank, each in enumerate(found):
+        assert each["raised"][0] == ("MemoryError" if rank == culprit else "PeerFailedError")
+        assert "too large for this machine" in each["raised"][1]
+        assert rank == culprit or f"process {culprit} of 4 failed" in each["raised"][1]
+        assert each["untouched"]
+        assert each["steps"] == STEPS
+        np.testing.assert_allclose(each["after"], expected, rtol=0, atol=1e-12)
+
+
+def refused(peers: Peers) -> tuple[str, str, bool, int]:
+    case = Case(epsilon=0.01)
+    trainer = case.trainer(peers)
+    state = case.state(trainer)
+    before = flat(state)
+    with pytest.raises(InosgdError) as error:
+        fit(trainer, state)
+    return type(error.value).__name__, str(error.value), torch.equal(flat(state), before), state.ledger.steps
+
+
+def test_a_step_that_the_ledger_refuses_is_released_by_nobody(crew):
+    found = answers(crew, refused)
+    assert [each[0] for each in found] == ["BudgetExceededError"] + 3 * ["PeerFailedError"]
+    assert all("step 0 is refused: owner 'a'" in each[1] for each in found)
+    assert all(each[2] and each[3] == 0 for each in found)
+
+
+def not_finite(peers: Peers) -> str:
+    """A model that gives NaN for one example in one process: it counts as zero, and everybody goes on."""
+    trainer = Case(rates=(1.0, 1.0)).trainer(peers)
+    inputs, targets = (tensor.clone() for tensor in trainer.store.take(np.arange(COUNT)))
+    inputs[7] = torch.nan
+    trainer = dataclasses.replace(trainer, examples=(inputs, targets))
+    state = Case().state(trainer)
+    found = train_step(trainer, state)
+    return found.not_finite, flat(state).numpy()
+
+
+def test_a_gradient_that_is_not_finite_counts_as_zero_everywhere(crew):
+    count, expected = not_finite(ALONE)
+    for each in answers(crew, not_finite):
+        assert each[0] == count == 1
+        np.testing.assert_allclose(each[1], expected, rtol=0, atol=1e-12)
+
+
+# Losses of processes.
+
+
+def killed(peers: Peers, where: str) -> tuple[str, str, bool, int, int]:
+    """The last process dies in the middle of the second step."""
+    trainer = Case().trainer(peers)
+    state = Case().state(trainer)
+    train_step(trainer, state)
+    before = flat(state)
+    with pytest.MonkeyPatch.context() as patch:
+        if peers.rank == peers.size - 1:
+            owner, name = {"measuring": (BookkeepingEngine, "on"), "summing": (Peers, "added")}[where]
+            patch.setattr(owner, name, lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL))
+        with pytest.raises(InosgdError) as error:
+            train_step(trainer, state)
+    same = torch.equal(flat(state), before)
+    return type(error.value).__name__, str(error.value), same, state.step, state.ledger.steps
+
+
+@pytest.mark.parametrize("where", ["measuring", "summing"])
+def test_a_killed_process_ends_the_step_with_nothing_released(where):
+    with crew_of(3) as three:
+        *found, dead = three.run(killed, where)
+    assert dead is None
+    for rank, (kind, message, untouched, step, recorded) in enumerate(found):
+        assert kind == "PeerLostError"
+        assert "inosgd resume" in message
+        assert untouched
+        assert step == 1
+        assert recorded == (2 if where == "summing" and rank == 0 else 1)  # never released without a record
+
+
+# Alone, and what needs no processes.
+
+
+def test_without_a_launcher_there_is_one_process(monkeypatch):
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with connect() as peers:
+        assert peers is ALONE
+        assert not dist.is_initialized()
+    assert isinstance(ALONE.source(), SecureSource)
+    assert isinstance(ALONE.source(3), SeededSource)
+    with ALONE.together():
+        ALONE.check_same(anything=1)
+
+
+def test_nobody_comes_to_the_meeting(tmp_path):
+    meeting = connect(f"file://{tmp_path}/meeting", rank=0, size=2, timeout=0.5)
+    with pytest.raises(InosgdError, match=r"process 0 of 2 did not find the others within 0\.5 s"), meeting:
+        pass
+    assert not dist.is_initialized()
+
+
+def test_an_example_belongs_to_the_same_process_whoever_else_is_drawn():
+    batches = [np.array([3, 8, 9, 20]), np.array([1, 3, 8, 9, 20, 33]), np.zeros(0, dtype=np.int64)]
+    for batch in batches:
+        shares = [SharedBatch(Peers(rank, 3), batch) for rank in range(3)]
+        assert sorted(np.concatenate([share.mine for share in shares]).tolist()) == list(range(len(batch)))
+        for rank, share in enumerate(shares):
+            assert (batch[share.mine] % 3 == rank).all()
+
+
+def test_additions_in_float32_are_charged_and_those_in_float64_leave_the_share():
+    trainer = Case().trainer(ALONE)
+    terms, sizes = trainer.plan.at(0), trainer.owners.table.sizes
+    unit = 2.0**-24 * largest_threshold_sum(terms, sizes) / 0.2
+    for parts in (1, 2, 8):
+        charged = share_for_rounding(terms, sizes, torch.float32, parts)
+        assert charged == pytest.approx((ROUNDOFFS + 2 * (parts - 1)) * unit)
+        alone = share_for_rounding(terms, sizes, torch.float64)
+        assert share_for_rounding(terms, sizes, torch.float64, parts) == alone
+
+
+@pytest.mark.parametrize("parts", [2, 4, 64])
+def test_what_is_charged_for_additions_bounds_them(parts):
+    """Neighbouring sums of parts in float32, whose every coordinate points the same way, in the worst order."""
+    generator = torch.Generator().manual_seed(parts)
+    worst = 0.0
+    for _ in range(200):
+        pieces = torch.rand(parts, 50, generator=generator, dtype=torch.float64)
+        moved = pieces.clone()
+        moved[0] += 1e-3 * torch.rand(50, generator=generator, dtype=torch.float64)
+        apart = []
+        for each in (pieces, moved):
+            rounded = each.float()
+            total = torch.zeros(50)
+            for piece in rounded:
+                total = total + piece
+            apart.append(total.double() - rounded.double().sum(0))
+        length = float(pieces.norm(dim=1).sum())  # the parts' thresholds, if each is as long as it may be
+        worst = max(worst, float((apart[0] - apart[1]).norm()) / (2.0**-24 * length))
+    assert 0 < worst <= 2 * (parts - 1)
+
+
+def test_how_often_the_grid_does_not_absorb_a_rounding():
+    """|S - S'|_1 / g coordinates on average, as the module says."""
+    generator = torch.Generator().manual_seed(0)
+    grid = Grid.for_release(1.0, np.array([1.0]), 400_000)
+    value = torch.randn(400_000, generator=generator, dtype=torch.float64)
+    other = value + 0.01 * grid.spacing * torch.randn(400_000, generator=generator, dtype=torch.float64)
+    expected = float((value - other).abs().sum()) / grid.spacing
+    found = int((grid.steps(value) != grid.steps(other)).sum())
+    assert abs(found - expected) < 5 * expected**0.5
+    assert expected > 1000
