@@ -155,7 +155,7 @@ def test_tasks_and_verdicts():
 def test_a_failed_training_ends_the_audit(monkeypatch):
     monkeypatch.setattr(canary, "run_all", lambda *_, **__: iter([(0, Failure("data 0", "ValueError: no"))]))
     with pytest.raises(InosgdError, match="data 0: ValueError: no"):
-        list(canary.play_all(tasks_of(tiny.game_of(), 12, 40), 1))
+        list(canary.play_all(tasks_of(tiny.game_of(), 12, 40)))
 
 
 def test_controls_that_are_no_defect_are_refused():

@@ -10,7 +10,7 @@ import pytest
 from inosgd import Plan
 from inosgd.method import METHODS
 
-QUICK = ("compare", "--steps", 6, "--seeds", 2, "--no-report")
+QUICK = ("compare", "--steps", 6, "--seeds", 2, "--jobs", 1, "--no-report")
 
 
 @pytest.fixture
@@ -56,6 +56,16 @@ def test_the_same_seeds_give_the_same_numbers(report, inosgd):
     assert again["methods"] == report["methods"]
 
 
+def test_processes_do_not_change_what_is_written(report, inosgd, tmp_path):
+    quick = [2 if word == 1 else word for word in QUICK]
+    parallel = json.loads(inosgd(*quick, "--json", "--out", "parallel").out)
+    assert parallel["methods"] == report["methods"]
+    files = sorted(path.relative_to(tmp_path / "run") for path in (tmp_path / "run").rglob("*") if path.is_file())
+    for file in files:
+        same = (tmp_path / "parallel" / file).read_bytes() == (tmp_path / "run" / file).read_bytes()
+        assert same or file.name == "summary.json", file  # which names its folder
+
+
 def test_the_table_says_it_in_words(inosgd):
     outcome = inosgd(*QUICK, "--methods", "idp-sgd,ino-sgd", "--variant", "scale", "--accountant", "rdp")
     assert outcome.code == 0
@@ -89,7 +99,7 @@ def test_other_studies(inosgd):
     ],
 )
 def test_bad_requests_end_in_one_error_and_leave_nothing(inosgd, tmp_path, arguments, words):
-    outcome = inosgd("compare", "--steps", 2, "--seeds", 1, *arguments)
+    outcome = inosgd("compare", "--steps", 2, "--seeds", 1, "--jobs", 1, *arguments)
     assert outcome.code == 2
     assert words in outcome.err.replace("\n", " ")
     assert outcome.out == ""

@@ -14,6 +14,7 @@ from inosgd.studies.claims import CLAIMS, Check, checks_of, fair_against_paper, 
 from inosgd.studies.evidence import ABLATIONS, EVIDENCE, Evidence, collect, experiment_rows
 from inosgd.studies.evidence_report import render
 from inosgd.studies.registry import SETTINGS, study_of
+from inosgd.studies.workers import Workers
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ SMALL = Evidence("CF-EN", 2, (1.0, 4.0), (2.0,), (Fairness(),), ("order",))
 
 
 def test_from_trainings_to_the_page(made_up, tmp_path):
-    found = list(collect(SMALL, tmp_path, tmp_path / "cache", jobs=1))
+    found = list(collect(SMALL, tmp_path, tmp_path / "cache", workers=Workers(jobs=1)))
     assert found[0].learning_rate == 2.0
     assert found[-1].chosen
     assert set(found[0].tried) == {1.0, 4.0}
@@ -44,12 +45,12 @@ def test_from_trainings_to_the_page(made_up, tmp_path):
         assert claim.text in page
     trained = sorted(path.name for path in (tmp_path / "cache").iterdir())
     assert "CF-EN-pld-1-validation" in trained
-    again = list(collect(SMALL, tmp_path, tmp_path / "cache", jobs=1))
+    again = list(collect(SMALL, tmp_path, tmp_path / "cache", workers=Workers(jobs=1)))
     assert render(again) == page  # everything was there
 
 
 def test_a_fair_plan_is_held_against_the_papers_method(made_up, tmp_path):
-    collected = next(iter(collect(SMALL, tmp_path, tmp_path / "cache", jobs=1)))
+    collected = next(iter(collect(SMALL, tmp_path, tmp_path / "cache", workers=Workers(jobs=1))))
     fair = collected.rows["fair"]["idp-sgd fair 4, at most 2x"]
     paper = collected.rows["sample"]["ino-sgd"]
     expected = sum(ours.final.worst - theirs.final.worst for ours, theirs in zip(fair, paper, strict=True)) / 2

@@ -27,6 +27,7 @@ from inosgd.studies.registry import study_of
 from inosgd.studies.reproduction import configuration, missing_tasks, reproduce, with_learning_rate
 from inosgd.studies.results import Result, ResultStore, result_key
 from inosgd.studies.study import for_validation
+from inosgd.studies.workers import Workers
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +44,7 @@ def store_of(study, folder):
 @pytest.fixture(scope="module")
 def finished(study, tmp_path_factory):
     store = store_of(study, tmp_path_factory.mktemp("results"))
-    results = list(reproduce(study, methods("sample"), range(3), store, jobs=1))
+    results = list(reproduce(study, methods("sample"), range(3), store, workers=Workers(jobs=1)))
     assert len(results) == 9
     return store
 
@@ -54,7 +55,7 @@ def rows(store, variant="sample", seeds=range(3)):
 
 def test_processes_do_not_change_results(study, finished, tmp_path):
     parallel = store_of(study, tmp_path)
-    list(reproduce(study, methods("sample"), range(2), parallel, jobs=2))
+    list(reproduce(study, methods("sample"), range(2), parallel, workers=Workers(jobs=2)))
     for key, result in parallel.results.items():
         assert [point.to_json() for point in result.curve] == [point.to_json() for point in finished.results[key].curve]
 
@@ -65,7 +66,7 @@ def test_an_interrupted_study_continues(study, finished, tmp_path):
     store = store_of(study, tmp_path)
     assert len(store.results) == 4
     assert len(missing_tasks(study, methods("sample"), range(3), store)) == 5
-    list(reproduce(study, methods("sample"), range(3), store, jobs=1))
+    list(reproduce(study, methods("sample"), range(3), store, workers=Workers(jobs=1)))
     again = store_of(study, tmp_path)
     assert set(again.results) == set(finished.results)
     for key, result in again.results.items():
@@ -83,7 +84,7 @@ def test_a_failed_training_is_named_and_the_others_are_kept(study, tmp_path):
     broken = dataclasses.replace(broken, method=dataclasses.replace(IDP_SGD, variant="no such plan"))
     store = store_of(study, tmp_path)
     with pytest.raises(InosgdError, match=r"1 of 2 trainings failed.*broken \(no such plan\), seed 0"):
-        list(reproduce(study, [broken, methods("sample")[1]], [0], store, jobs=1))
+        list(reproduce(study, [broken, methods("sample")[1]], [0], store, workers=Workers(jobs=1)))
     assert len(store.results) == 1
 
 

@@ -67,6 +67,7 @@ from inosgd.plan import Phase, Plan, Terms
 from inosgd.randomness import RandomSource, SeededSource, uniforms
 from inosgd.studies.runner import Failure, run_all
 from inosgd.studies.study import Study, StudyData
+from inosgd.studies.workers import LOCAL, Workers
 from inosgd.training import StepDiagnostics, TrainingState, fit
 
 GRADIENT_NORM = 10.0
@@ -337,10 +338,10 @@ def tasks_of(game: Game, runs: int, canaries: int, *, runs_at_once: int = 4) -> 
     return [single, *(Task(game, kind, game.owners, numbers) for kind in kinds for numbers in chunks)]
 
 
-def play_all(tasks: Sequence[Task], jobs: int | None) -> Iterator[tuple[Task, Played]]:
+def play_all(tasks: Sequence[Task], workers: Workers = LOCAL) -> Iterator[tuple[Task, Played]]:
     """Carry out tasks in parallel, and hand them over as they finish."""
     names = [f"{task.kind} {task.numbers[0]}" for task in tasks]
-    for index, outcome in run_all(play_task, tasks, names=names, jobs=jobs):
+    for index, outcome in run_all(play_task, tasks, names=names, workers=workers):
         if isinstance(outcome, Failure):
             raise InosgdError(f"an audited training failed: {outcome.task}: {outcome.error}")
         yield tasks[index], outcome

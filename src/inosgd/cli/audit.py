@@ -26,8 +26,9 @@ from inosgd.audit.shadow import membership as members_of
 from inosgd.audit.shadow import tasks_for, train_shadows
 from inosgd.audit.store import AuditFolder, confidences_of, shadow_name
 from inosgd.cli.console import messages, plain_table, results, rounded_up
+from inosgd.cli.workers import Address, Backend, Jobs, chosen_workers
 from inosgd.datasets.location import data_folder
-from inosgd.errors import InosgdError, InvalidArgumentError
+from inosgd.errors import InvalidArgumentError
 from inosgd.method import METHODS, Method, method_named
 from inosgd.owners import OwnerTable
 from inosgd.plan import Plan
@@ -35,8 +36,9 @@ from inosgd.planning import VARIANTS, make_plan
 from inosgd.studies import STUDIES
 from inosgd.studies.entrant import entrants
 from inosgd.studies.registry import SCALES, SETTINGS, study_named
-from inosgd.studies.runner import Failure, run_all
+from inosgd.studies.runner import Failure, failures_error, run_all
 from inosgd.studies.study import Study, StudyData
+from inosgd.studies.workers import Workers
 
 app = typer.Typer(
     help="Attack a training: lower bounds on what every owner loses, beside what is accounted for.",
@@ -52,7 +54,6 @@ ControlName = Annotated[
 Steps = Annotated[int | None, typer.Option(help="Steps of each training, instead of the study's.")]
 Confidence = Annotated[float, typer.Option(help="With which all bounds hold together.")]
 Seed = Annotated[int, typer.Option(help="Of everything.")]
-Jobs = Annotated[int | None, typer.Option(help="Processes at a time; one per core if not given.")]
 Scale = Annotated[str, typer.Option(help=f"Of the paper's studies: {', '.join(SCALES)}.")]
 DataFolder = Annotated[Path | None, typer.Option(help="Folder of the data sets; INOSGD_DATA if not given.")]
 Out = Annotated[Path | None, typer.Option(help="Folder of the audit; continued if it exists.")]
@@ -71,6 +72,8 @@ def lira_command(
     confidence: Confidence = 0.95,
     seed: Seed = 0,
     jobs: Jobs = None,
+    backend: Backend = "local",
+    address: Address = None,
     scale: Scale = "laptop",
     data: DataFolder = None,
     out: Out = None,
@@ -83,7 +86,8 @@ def lira_command(
         raise InvalidArgumentError(f"form={form!r}: choose one of {', '.join(FORMS)}")
     audited = _Audited.of(study, method, variant, control, steps, seed, scale, data, halves=True)
     folder = audited.folder("lira", out)
-    _train_shadows(audited, range(models), folder, jobs)
+    with chosen_workers(backend, jobs, address, continues=True) as workers:
+        _train_shadows(audited, range(models), folder, workers)
     report = _lira_report(audited, models, folder, confidence)
     folder.write("summary.json", json.dumps(report, indent=1) + "\n")
     if as_json:
@@ -104,6 +108,8 @@ def canary_command(
     confidence: Confidence = 0.95,
     seed: Seed = 0,
     jobs: Jobs = None,
+    backend: Backend = "local",
+    address: Address = None,
     scale: Scale = "laptop",
     data: DataFolder = None,
     out: Out = None,
@@ -115,7 +121,8 @@ def canary_command(
     game = canary.Game(audited.study, audited.data, audited.claimed, audited.practice, seed)
     tasks = canary.tasks_of(game, runs, canaries)
     folder = audited.folder("canary", out, canaries=canaries)
-    played = _play(tasks, folder, jobs)
+    with chosen_workers(backend, jobs, address, continues=True) as workers:
+        played = _play(tasks, folder, workers)
     report = _canary_report(audited, game, played, runs, canaries, confidence, folder)
     folder.write("summary.json", json.dumps(report, indent=1) + "\n")
     if as_json:
@@ -233,18 +240,22 @@ def _progress() -> Progress:
 # LiRA --------------------------------------------------------------------------------------------------------------
 
 
-def _train_shadows(audited: _Audited, numbers: Sequence[int], folder: AuditFolder, jobs: int | None) -> None:
+def _train_shadows(audited: _Audited, numbers: Sequence[int], folder: AuditFolder, workers: Workers) -> None:
     missing = [number for number in numbers if not folder.has(shadow_name(number))]
     stacked = can_stack(audited.study.model(audited.seed))
     tasks = tasks_for(audited.study, audited.practice, audited.seed, missing, stacked=stacked)
     with _progress() as progress:
         bar = progress.add_task(f"{audited.study.name}: shadow models", total=len(missing))
-        for index, outcome in run_all(train_shadows, tasks, names=[task.name for task in tasks], jobs=jobs):
+        failures = []
+        for index, outcome in run_all(train_shadows, tasks, names=[task.name for task in tasks], workers=workers):
             if isinstance(outcome, Failure):
-                raise InosgdError(f"a shadow model failed, the others are kept: {outcome.task}: {outcome.error}")
+                failures.append(outcome)
+                continue
             for number, confidences in zip(tasks[index].numbers, outcome, strict=True):
                 folder.keep(shadow_name(number), confidences=confidences.astype(np.float32))
             progress.update(bar, advance=len(tasks[index].numbers))
+    if failures:
+        raise failures_error(failures, len(tasks), "sets of shadow models")
 
 
 def _lira_report(audited: _Audited, models: int, folder: AuditFolder, confidence: float) -> dict[str, Any]:
@@ -302,11 +313,11 @@ _RATES = ("tpr_at_1_percent", "highest_tpr_at_1_percent", "tpr_at_1_permille", "
 # Canaries ----------------------------------------------------------------------------------------------------------
 
 
-def _play(tasks: Sequence[canary.Task], folder: AuditFolder, jobs: int | None) -> dict[str, canary.Played]:
+def _play(tasks: Sequence[canary.Task], folder: AuditFolder, workers: Workers) -> dict[str, canary.Played]:
     missing = [task for task in tasks if not folder.has(_task_name(task))]
     with _progress() as progress:
         bar = progress.add_task("audited trainings", total=sum(len(task.numbers) for task in missing))
-        for task, played in canary.play_all(missing, jobs):
+        for task, played in canary.play_all(missing, workers):
             folder.keep(_task_name(task), included=played.included, white=played.white, black=played.black)
             progress.update(bar, advance=len(task.numbers), description=f"audited trainings: {task.kind}")
     kinds = dict.fromkeys(task.kind for task in tasks)

@@ -18,6 +18,7 @@ from inosgd.analysis.summary import MeanSd
 from inosgd.cli.console import compact, messages, plain_table, results, rounded_up
 from inosgd.cli.folders import run_folder
 from inosgd.cli.report import report_at_end
+from inosgd.cli.workers import Address, Backend, Jobs, chosen_workers
 from inosgd.errors import InvalidArgumentError
 from inosgd.method import METHODS, method_named
 from inosgd.planning import VARIANTS
@@ -27,6 +28,7 @@ from inosgd.studies.comparison import Summary, compare, summarize, verdict
 from inosgd.studies.entrant import Entrant, entrants
 from inosgd.studies.run import Run
 from inosgd.studies.study import Study
+from inosgd.studies.workers import Workers
 
 
 def compare_command(
@@ -36,6 +38,9 @@ def compare_command(
     seeds: Annotated[int, typer.Option(help="How many paired seeds.")] = 5,
     steps: Annotated[int | None, typer.Option(help="Steps of each training, instead of the study's.")] = None,
     accountant: Annotated[str | None, typer.Option(help="pld or rdp.")] = None,
+    jobs: Jobs = None,
+    backend: Backend = "local",
+    address: Address = None,
     out: Annotated[Path | None, typer.Option(help="The run folder, which must not exist yet.")] = None,
     report: Annotated[bool, typer.Option(help="Write report.html into the run folder.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
@@ -51,7 +56,8 @@ def compare_command(
     torch.set_num_threads(1)  # networks this small lose more to waiting for threads than they gain
     entered = entrants([method_named(name) for name in names], variant)
     with run_folder(out, f"compare-{chosen.name}") as (working, final):
-        runs = _run_all(chosen, entered, range(seeds), working)
+        with chosen_workers(backend, jobs, address, continues=False) as workers:
+            runs = _run_all(chosen, entered, range(seeds), working, workers)
         summaries = summarize(runs)
         summary = _report(chosen, entered, runs, summaries, final)
         (working / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
@@ -75,15 +81,18 @@ def _study(name: str, steps: int | None, accountant: str | None) -> Study:
     return dataclasses.replace(study, settings=dataclasses.replace(study.settings, **changes))  # type: ignore[arg-type]
 
 
-def _run_all(study: Study, entered: Sequence[Entrant], seeds: Sequence[int], folder: Path) -> list[Run]:
+def _run_all(
+    study: Study, entered: Sequence[Entrant], seeds: Sequence[int], folder: Path, workers: Workers
+) -> list[Run]:
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=messages(), transient=True) as progress:
         task = progress.add_task("planning and training", total=len(entered) * len(seeds))
         runs = []
-        for run in compare(study, entered, seeds, folder):
+        for run in compare(study, entered, seeds, folder, workers):
             runs.append(run)
             progress.update(task, advance=1, description=f"{run.entrant.label}, seed {run.seed}")
-        return runs
+    rows = [entrant.label for entrant in entered]
+    return sorted(runs, key=lambda run: (run.seed, rows.index(run.entrant.label)))
 
 
 def _report(

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from inosgd.cli.console import messages, results
+from inosgd.cli.workers import Address, Backend, Jobs, chosen_workers
 from inosgd.datasets.location import data_folder
 from inosgd.errors import InvalidArgumentError
 from inosgd.studies.evidence import EVIDENCE, Evidence, collect
@@ -20,16 +21,18 @@ def evidence_command(
     studies: Annotated[str | None, typer.Option(help=f"Some of: {', '.join(NAMES)}; all if not given.")] = None,
     data: Annotated[Path | None, typer.Option(help="Folder of the data sets; INOSGD_DATA if not given.")] = None,
     cache: Annotated[Path, typer.Option(help="Where finished trainings are kept.")] = Path("runs/evidence"),
-    jobs: Annotated[int | None, typer.Option(help="Processes at a time; one per core if not given.")] = None,
+    jobs: Jobs = None,
+    backend: Backend = "local",
+    address: Address = None,
     out: Annotated[Path, typer.Option(help="The page to write.")] = Path("evidence/RESULTS.md"),
 ) -> None:
     """Train every study of the evidence (hours; it continues where it stopped), and write verdicts and tables."""
     chosen, folder = _chosen(studies), data_folder(data)
-    with messages().status("training") as status:
+    with chosen_workers(backend, jobs, address, continues=True) as workers, messages().status("training") as status:
         found = [
             collected
             for evidence in chosen
-            for collected in collect(evidence, folder, cache, jobs=jobs, notice=lambda text: status.update(text))
+            for collected in collect(evidence, folder, cache, workers=workers, notice=lambda text: status.update(text))
         ]
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(render(found), encoding="utf-8")

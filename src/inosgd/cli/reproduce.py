@@ -16,6 +16,7 @@ from rich.table import Table
 from inosgd import _validate
 from inosgd.cli.console import messages, plain_table, results
 from inosgd.cli.report import report_at_end
+from inosgd.cli.workers import Address, Backend, Jobs, chosen_workers
 from inosgd.datasets.location import data_folder
 from inosgd.errors import InvalidArgumentError
 from inosgd.planning import VARIANTS, Fairness
@@ -28,6 +29,7 @@ from inosgd.studies.registry import SCALES, SETTINGS, study_named
 from inosgd.studies.reproduction import configuration, missing_tasks, reproduce, with_learning_rate
 from inosgd.studies.results import ResultStore
 from inosgd.studies.study import Study
+from inosgd.studies.workers import Workers
 
 Entered = dict[str, list[Entrant]]
 """The rows of every variant."""
@@ -48,7 +50,9 @@ def reproduce_command(
         float, typer.Option(help="Of fair plans: the cap on signal per record, or inf.")
     ] = Fairness().max_ratio,
     data: Annotated[Path | None, typer.Option(help="Folder of the data sets; INOSGD_DATA if not given.")] = None,
-    jobs: Annotated[int | None, typer.Option(help="Processes at a time; one per core if not given.")] = None,
+    jobs: Jobs = None,
+    backend: Backend = "local",
+    address: Address = None,
     condition: Annotated[
         bool, typer.Option("--condition", help="Also measure the condition of Thm. 3.1, and weights.")
     ] = False,
@@ -64,7 +68,8 @@ def reproduce_command(
     study.split(0)  # missing or corrupt data end here, before anything is written
     store = _store(study, scale, out)
     everything = [row for rows in entered.values() for row in rows]
-    _train(study, everything, range(seeds), store, jobs)
+    with chosen_workers(backend, jobs, address, continues=True) as workers:
+        _train(study, everything, range(seeds), store, workers)
     report = _report(study, scale, experiment, entered, range(seeds), store)
     if condition:
         report["condition"] = _conditions(study, entered)
@@ -124,13 +129,13 @@ def _store(study: Study, scale: str, out: Path | None) -> ResultStore:
 
 
 def _train(
-    study: Study, entered: Sequence[Entrant], seeds: Sequence[int], store: ResultStore, jobs: int | None
+    study: Study, entered: Sequence[Entrant], seeds: Sequence[int], store: ResultStore, workers: Workers
 ) -> None:
     missing = len(missing_tasks(study, entered, seeds, store))
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=messages(), transient=True) as progress:
         task = progress.add_task(f"{study.name}: planning and training", total=missing)
-        for result in reproduce(study, entered, seeds, store, jobs=jobs):
+        for result in reproduce(study, entered, seeds, store, workers=workers):
             label = f"{study.name}: {result.entrant['label']}, seed {result.seed}"
             progress.update(task, advance=1, description=label)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,9 +18,13 @@ import numpy as np
 
 from inosgd.analysis.guarantees import group_guarantees
 from inosgd.analysis.summary import MeanSd, mean_sd
+from inosgd.files import write_private
 from inosgd.studies.entrant import Entrant, prepared
-from inosgd.studies.run import PlanCache, Run, train_once
+from inosgd.studies.reproduction import Task, plans_of
+from inosgd.studies.run import Run, train_once
+from inosgd.studies.runner import Failure, failures_error, run_all
 from inosgd.studies.study import Study
+from inosgd.studies.workers import LOCAL, Workers
 
 
 @dataclass(frozen=True)
@@ -55,21 +60,50 @@ class Summary:
         }
 
 
-def compare(study: Study, entered: Sequence[Entrant], seeds: Sequence[int], folder: Path) -> Iterator[Run]:
-    """Train every entrant with every seed, writing configuration, plans, ledgers and curves into ``folder``."""
+@dataclass(frozen=True)
+class Compared:
+    """One training of a comparison, with the text of its ledger."""
+
+    run: Run
+    ledger: str
+
+
+def compare(
+    study: Study, entered: Sequence[Entrant], seeds: Sequence[int], folder: Path, workers: Workers = LOCAL
+) -> Iterator[Run]:
+    """Train every entrant with every seed, writing configuration, plans, ledgers and curves into ``folder``.
+
+    Runs come in the order in which they finish.
+
+    Raises:
+        InosgdError: At the first training that fails for good; it is named.
+    """
     _write_json(folder / "config.json", _config(study, entered, seeds))
-    plans = PlanCache(study.settings)
-    for seed in seeds:
-        split = study.split(seed)
-        for entrant in entered:
-            data = prepared(split, entrant, seed)
-            place = folder / entrant.label / f"seed-{seed}"
-            place.mkdir(parents=True)
-            plan = plans.get(data.owners.table, entrant)
-            run = train_once(study, data, entrant, plan, seed, place / "ledger.jsonl")
-            _write_json(place / "plan.json", json.loads(plan.to_json()))
-            _write_json(place / "metrics.json", [point.to_json() for point in run.curve])
-            yield run
+    tasks = [Task(study, entrant, seed) for seed in seeds for entrant in entered]
+    for _, outcome in run_all(compared, tasks, names=[task.name for task in tasks], workers=workers):
+        if isinstance(outcome, Failure):
+            raise failures_error([outcome], len(tasks), kept=False)
+        _write(folder, outcome)
+        yield outcome.run
+
+
+def compared(task: Task) -> Compared:
+    """One training; its ledger comes back as text, because a worker may not share our disk."""
+    data = prepared(task.study.split(task.seed), task.entrant, task.seed)
+    plan = plans_of(task.study.settings).get(data.owners.table, task.entrant)
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "ledger.jsonl"
+        run = train_once(task.study, data, task.entrant, plan, task.seed, path)
+        return Compared(run, path.read_text(encoding="utf-8"))
+
+
+def _write(folder: Path, compared: Compared) -> None:
+    run = compared.run
+    place = folder / run.entrant.label / f"seed-{run.seed}"
+    place.mkdir(parents=True)
+    write_private(place / "ledger.jsonl", compared.ledger.encode())
+    _write_json(place / "plan.json", json.loads(run.plan.to_json()))
+    _write_json(place / "metrics.json", [point.to_json() for point in run.curve])
 
 
 def summarize(runs: Sequence[Run]) -> dict[str, Summary]:

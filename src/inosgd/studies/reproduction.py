@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from inosgd.errors import InosgdError
 from inosgd.studies.entrant import Entrant, prepared
 from inosgd.studies.results import Result, ResultStore, result_key
 from inosgd.studies.run import PlanCache, train_once
-from inosgd.studies.runner import Failure, run_all
+from inosgd.studies.runner import Failure, failures_error, run_all
 from inosgd.studies.study import Settings, Study, for_validation
+from inosgd.studies.workers import LOCAL, Workers
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def train_task(task: Task) -> Result:
     if task.validation:
         data = for_validation(data, task.seed)
     data = prepared(data, task.entrant, task.seed)
-    plan = _plans(task.study.settings).get(data.owners.table, task.entrant)
+    plan = plans_of(task.study.settings).get(data.owners.table, task.entrant)
     return Result.of(train_once(task.study, data, task.entrant, plan, task.seed), data)
 
 
@@ -47,7 +47,7 @@ def reproduce(
     seeds: Sequence[int],
     store: ResultStore,
     *,
-    jobs: int | None = None,
+    workers: Workers = LOCAL,
     validation: bool = False,
 ) -> Iterator[Result]:
     """Train what ``store`` does not hold yet, and yield results as they come.
@@ -57,17 +57,14 @@ def reproduce(
     """
     tasks = missing_tasks(study, entered, seeds, store, validation=validation)
     failures: list[Failure] = []
-    for _, outcome in run_all(train_task, tasks, names=[task.name for task in tasks], jobs=jobs):
+    for _, outcome in run_all(train_task, tasks, names=[task.name for task in tasks], workers=workers):
         if isinstance(outcome, Failure):
             failures.append(outcome)
             continue
         store.add(outcome)
         yield outcome
     if failures:
-        raise InosgdError(
-            f"{len(failures)} of {len(tasks)} trainings failed, the others are kept; the first: "
-            f"{failures[0].task}: {failures[0].error}"
-        )
+        raise failures_error(failures, len(tasks))
 
 
 def missing_tasks(
@@ -95,6 +92,6 @@ def with_learning_rate(study: Study, learning_rate: float | None) -> Study:
 
 
 @cache
-def _plans(settings: Settings) -> PlanCache:
+def plans_of(settings: Settings) -> PlanCache:
     """One cache of plans per process and settings."""
     return PlanCache(settings)
