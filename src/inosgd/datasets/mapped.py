@@ -20,12 +20,15 @@ import numpy.typing as npt
 import torch
 from torch.utils import _pytree as pytree
 
-from inosgd._arrays import IntArray
+from inosgd._arrays import IntArray, pieces
 from inosgd.datasets.file_state import FileState
 from inosgd.datasets.files import refuse
 from inosgd.datasets.npy import NUMBERS, read_header
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.engine import Examples
+
+ROWS_AT_ONCE = 16
+"""One row can bring two megabytes of its file into memory with it; after so many they are given back."""
 
 Transform = Callable[[Examples], Examples]
 """From a batch as it is stored to a batch as the model reads it, each example computed from that example alone."""
@@ -71,9 +74,11 @@ class MappedArray:
     def take(self, indices: IntArray) -> npt.NDArray[Any]:
         """A copy of the rows at ``indices``, in the byte order of this machine."""
         self.state.check()
-        rows = self.array[indices]
-        self.forget()
-        return rows.astype(rows.dtype.newbyteorder("="), copy=False)
+        rows = np.empty((len(indices), *self.array.shape[1:]), self.array.dtype.newbyteorder("="))
+        for start, wanted in pieces(indices, ROWS_AT_ONCE):
+            rows[start : start + len(wanted)] = self.array[wanted]
+            self.forget()
+        return rows
 
     def piece(self, start: int, stop: int) -> npt.NDArray[Any]:
         """A copy of the rows from ``start`` up to ``stop``, or up to the end."""
@@ -91,7 +96,7 @@ class MappedArray:
 class MappedExamples:
     """Examples as a tree of mapped arrays: an `inosgd.examples.ExampleStore`.
 
-    Memory: one batch, however many examples there are.
+    Memory: one batch, and the pages around `ROWS_AT_ONCE` rows, however many examples there are.
 
     Guarantee: `take` reads the rows at its indices alone, so a batch is the same as with all arrays in memory. A file
     that has been changed, replaced or removed since it was opened is refused before it is read. (A file that is cut
