@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE = 120
+PRELOADED = ["tests.test_distributed", "torch._dynamo", __name__]
+"""Imported once, before the processes fork off; torch loads ``_dynamo`` with the first optimizer."""
 
 
 class Crew:
@@ -20,7 +22,7 @@ class Crew:
 
     def __init__(self, size: int, folder: Path) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["inosgd", "tests.test_distributed", __name__])
+        context.set_forkserver_preload(PRELOADED)
         self._pipes, self.processes = [], []
         for rank in range(size):
             here, there = context.Pipe()
@@ -74,7 +76,7 @@ def _serve(pipe: Connection, rank: int, size: int, meeting: Path) -> None:
 
     torch.set_num_threads(1)
     os.environ.pop("RANK", None)
-    with connect(f"file://{meeting}", rank=rank, size=size, timeout=60) as peers:
+    with connect(f"file://{meeting}", rank=rank, size=size, timeout=30) as peers:
         while True:
             try:
                 function, arguments = pipe.recv()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import shutil
 import signal
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,7 +46,9 @@ from inosgd.gradients.engine import Measured
 from inosgd.grid import Grid
 from inosgd.order import ORDERS
 from inosgd.randomness import AgreedSource
+from inosgd.records import read_chain
 from inosgd.rounding import ROUNDOFFS, largest_threshold_sum, share_for_rounding
+from inosgd.runs import RunFolder, begin, resume, train_durably, verify_run
 from tests.processes import Crew, Raised, crew_of
 
 COUNT, STEPS = 60, 4
@@ -75,7 +80,8 @@ class Case:
             names = ["b" if index % 2 else "a" for index in range(COUNT)]
         owners = Owners.from_labels(names, {name: Budget(self.epsilon, 1e-5) for name in "ab"})
         terms = Terms.for_owners(owners.table, np.array(self.rates), np.array([0.2, 0.5]), self.noise)
-        plan = Plan(owners.table, (Phase(STEPS, terms),), "by hand", "rdp", np.zeros(2))
+        spent = np.full(2, self.epsilon if self.noise else 0.0)
+        plan = Plan(owners.table, (Phase(STEPS, terms),), "by hand", "rdp", spent)
         method = dataclasses.replace(METHODS[self.method], order=ORDERS[self.order])
         if self.auto:
             method = dataclasses.replace(method, clipping=AutoClipping())
@@ -467,6 +473,117 @@ def test_a_killed_process_ends_the_step_with_nothing_released(where):
         assert untouched
         assert step == 1
         assert recorded == (2 if where == "summing" and rank == 0 else 1)  # never released without a record
+
+
+# Runs that go on.
+
+
+class StoppedError(Exception):
+    """What ends a run in the middle, in every process at once."""
+
+
+def stop_after(step: int):
+    def callback(state: TrainingState, _) -> None:
+        if state.step == step:
+            raise StoppedError
+
+    return callback
+
+
+def begun(peers: Peers, size: int, folder: Path, case: Case) -> None:
+    """A run with checkpoints after 0 and 2 steps that ends after 3, which are recorded."""
+    few = among(peers, size)
+    if few is None:
+        return
+    trainer = case.trainer(few)
+    network = model(case.dtype)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.5, momentum=0.5)
+    with ExitStack() as held, pytest.raises(StoppedError):
+        run = None
+        if few.first:
+            run = RunFolder.create(folder, {}, trainer.plan)
+            held.enter_context(run.lock())
+        state = begin(run, trainer, network, optimizer, few.source(case.seed))
+        train_durably(run, trainer, state, every=2, callbacks=[stop_after(3)])
+
+
+def continued(peers: Peers, size: int, folder: Path, case: Case) -> tuple[np.ndarray, int, np.ndarray] | None:
+    few = among(peers, size)
+    if few is None:
+        return None
+    trainer = case.trainer(few)
+    network = model(case.dtype)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.5, momentum=0.5)
+    run = RunFolder.open(folder)
+    with run.lock() if few.first else nullcontext():
+        state = resume(run, trainer, network, optimizer, few.source(case.seed)).state
+        train_durably(run, trainer, state, every=2)
+        state.ledger.close()
+    return flat(state).numpy(), state.ledger.steps, state.ledger.spent()
+
+
+@pytest.mark.parametrize("seed", [5, None])
+def test_a_run_goes_on_on_another_number_of_processes_to_the_same_bits(crew, tmp_path, seed):
+    case = Case(seed=seed)
+    answers(crew, begun, 4, tmp_path / "run", case)
+    assert RunFolder.open(tmp_path / "run").read_ledger().steps == 3
+    for name in ("alone", "two", "four"):
+        shutil.copytree(tmp_path / "run", tmp_path / name)
+    ends = {"alone": [continued(ALONE, 1, tmp_path / "alone", case)]}
+    ends["two"] = answers(crew, continued, 2, tmp_path / "two", case)
+    ends["four"] = answers(crew, continued, 4, tmp_path / "four", case)
+    expected = ends["alone"][0]
+    if seed is not None:
+        np.testing.assert_array_equal(expected[0], alone(case)[0])
+    for name, found in ends.items():
+        assert len(found) == {"alone": 1, "two": 2, "four": 4}[name]
+        for parameters, steps, spent in found:
+            np.testing.assert_array_equal(parameters, expected[0])
+            assert steps == STEPS
+            np.testing.assert_array_equal(spent, expected[2])
+        run = RunFolder.open(tmp_path / name)
+        assert verify_run(run).good
+        kinds = [body["kind"] for body in read_chain(run.ledger_path).bodies]
+        assert kinds.count("step") == STEPS  # the third was recorded once and computed twice
+        assert not any(stream.get("key") for each in run.checkpoints() for stream in each.streams.values())
+
+
+def resumed_with_other_streams(peers: Peers, folder: Path) -> None:
+    """The state of the checkpoint, but with streams that others would not expect."""
+    trainer = Case().trainer(peers)
+    network = model()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.5, momentum=0.5)
+    run = RunFolder.open(folder)
+    with run.lock() if peers.first else nullcontext():
+        state = resume(run, trainer, network, optimizer, peers.source(5)).state
+        try:
+            state.noise.words(1)  # in all processes: they agree, and the ledger does not
+            train_step(trainer, state)
+        finally:
+            state.ledger.close()
+
+
+def test_a_recorded_step_is_not_replayed_with_other_noise(crew, tmp_path):
+    answers(crew, begun, 4, tmp_path / "run", Case())
+    for rank, each in enumerate(crew.run(resumed_with_other_streams, tmp_path / "run")):
+        assert each.kind == ("InvalidArgumentError" if rank == 0 else "PeerFailedError")
+        assert "would cost twice" in each.message
+
+
+def resumed_somewhere(peers: Peers, folder: Path) -> None:
+    trainer = Case().trainer(peers)
+    network = model()
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.5, momentum=0.5)
+    run = RunFolder(folder if peers.rank < 3 else folder / "elsewhere")
+    with run.lock() if peers.first else nullcontext():
+        resume(run, trainer, network, optimizer, peers.source(5))
+
+
+def test_a_process_that_cannot_read_the_run_stops_all(crew, tmp_path):
+    answers(crew, begun, 4, tmp_path / "run", Case())
+    found = crew.run(resumed_somewhere, tmp_path / "run")
+    assert [each.kind for each in found] == 3 * ["PeerFailedError"] + ["InvalidArgumentError"]
+    assert all("there is no ledger" in each.message for each in found)
 
 
 # Alone, and what needs no processes.

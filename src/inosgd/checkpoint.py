@@ -20,19 +20,23 @@ of the steps before it.
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import nn
 
 from inosgd import _validate
+from inosgd.distributed import Peers
 from inosgd.errors import CheckpointError
 from inosgd.files import read_json, sha256, write_json, write_private
 from inosgd.randomness import RandomSource, SecureSource, SeededSource, source_from_state, without_key
@@ -124,18 +128,33 @@ def restore(checkpoint: Checkpoint, state: TrainingState) -> None:
     Raises:
         CheckpointError: If model, optimizer or anything else differs from what was saved, naming the first key.
     """
-    saved = _checked(checkpoint, state)
-    state.ledger.resume_at(checkpoint.step)
-    try:
-        state.optimizer.load_state_dict(saved.optimizer)
-        for name, values in saved.also.items():
-            state.also[name].load_state_dict(values)
-        state.model.load_state_dict(saved.model)
-    except (*_DAMAGE, RuntimeError) as error:
-        raise CheckpointError(f"checkpoint {checkpoint.path.name} cannot be used: {error!r}") from error
-    state.sampling, state.ordering = saved.sources["sampling"], saved.sources["order"]
-    state.noise, state.masks = saved.sources["noise"], saved.sources["masks"]
-    state.step = checkpoint.step
+    name = checkpoint.path.name
+    contents = {file: _read(checkpoint.path / file) for file in TENSOR_FILES}
+    _put(_checked(name, _Parts(checkpoint.fields, checkpoint.streams, contents), state), checkpoint.step, name, state)
+
+
+def copy_to_peers(peers: Peers, state: TrainingState) -> None:
+    """Bring every process of a training to the ``state`` of the first; what it sends is never on disk.
+
+    Raises:
+        CheckpointError: If model, optimizer or anything else of a process differs from the first one's.
+    """
+    if peers.size == 1:
+        return
+    sent = peers.from_first(_packed(_parts(state, state.ledger.position)) if peers.first else b"")
+    with peers.together():
+        if not peers.first:
+            parts = _unpacked(sent)
+            what = "of the first process"
+            _put(_checked(what, parts, state), parts.fields["step"], what, state)
+
+
+class _Parts(NamedTuple):
+    """What the files of a checkpoint hold."""
+
+    fields: Mapping[str, Any]
+    streams: Mapping[str, Any]
+    contents: Mapping[str, bytes]
 
 
 class _Saved(NamedTuple):
@@ -147,23 +166,38 @@ class _Saved(NamedTuple):
     sources: Mapping[str, RandomSource]
 
 
-def _checked(checkpoint: Checkpoint, state: TrainingState) -> _Saved:
-    """The checkpoint's content, after comparing it with what it is to be loaded into; ``state`` is not touched."""
-    fields = checkpoint.fields
+def _checked(name: str, parts: _Parts, state: TrainingState) -> _Saved:
+    """The content of a checkpoint, after comparing it with what it is to be loaded into; ``state`` is not touched."""
+    fields = parts.fields
     try:
-        tensors = _load(checkpoint.path / "optimizer.safetensors")
+        model, tensors = (_load(f"{name}/{file}", parts.contents[file]) for file in TENSOR_FILES)
         saved = _Saved(
-            _decode(fields["model"], _load(checkpoint.model_path)),
+            _decode(fields["model"], model),
             _decode(fields["optimizer"], tensors),
             _decode(fields["also"], tensors),
-            {name: source_from_state(checkpoint.streams[name]) for name in state.streams},
+            {name: source_from_state(parts.streams[name]) for name in state.streams},
         )
         _check_model(state.model, saved.model)
         _check_optimizer(state.optimizer, fields["optimizer_class"], saved.optimizer)
         _check_also(state.also, saved.also)
     except _DAMAGE as error:
-        raise CheckpointError(f"checkpoint {checkpoint.path.name} cannot be used: {error!r}") from error
+        raise CheckpointError(f"checkpoint {name} cannot be used: {error!r}") from error
     return saved
+
+
+def _put(saved: _Saved, step: int, name: str, state: TrainingState) -> None:
+    """Load what was checked."""
+    state.ledger.resume_at(step)
+    try:
+        state.optimizer.load_state_dict(saved.optimizer)
+        for key, values in saved.also.items():
+            state.also[key].load_state_dict(values)
+        state.model.load_state_dict(saved.model)
+    except (*_DAMAGE, RuntimeError) as error:
+        raise CheckpointError(f"checkpoint {name} cannot be used: {error!r}") from error
+    state.sampling, state.ordering = saved.sources["sampling"], saved.sources["order"]
+    state.noise, state.masks = saved.sources["noise"], saved.sources["masks"]
+    state.step = step
 
 
 def erase_keys(checkpoint: Checkpoint) -> None:
@@ -177,6 +211,14 @@ def erase_keys(checkpoint: Checkpoint) -> None:
 
 
 def _write_parts(folder: Path, state: TrainingState, position: Position) -> None:
+    parts = _parts(state, position)
+    for name, content in parts.contents.items():
+        write_private(folder / name, content)
+    write_json(folder / "streams.json", parts.streams)
+    write_json(folder / "state.json", parts.fields)
+
+
+def _parts(state: TrainingState, position: Position) -> _Parts:
     model_tensors: Tensors = {}
     tensors: Tensors = {}
     fields = {
@@ -192,10 +234,22 @@ def _write_parts(folder: Path, state: TrainingState, position: Position) -> None
         "model.safetensors": safetensors.save(model_tensors),
         "optimizer.safetensors": safetensors.save(tensors),
     }
-    for name, content in contents.items():
-        write_private(folder / name, content)
-    write_json(folder / "streams.json", _stream_states(state))
-    write_json(folder / "state.json", {**fields, "files": {name: sha256(data) for name, data in contents.items()}})
+    digests = {name: sha256(data) for name, data in contents.items()}
+    return _Parts({**fields, "files": digests}, _stream_states(state), contents)
+
+
+def _packed(parts: _Parts) -> bytes:
+    """The parts in a row, behind their lengths."""
+    rows = [json.dumps(parts.fields).encode(), json.dumps(parts.streams).encode(), *parts.contents.values()]
+    return np.array([len(row) for row in rows], dtype="<u8").tobytes() + b"".join(rows)
+
+
+def _unpacked(content: bytes) -> _Parts:
+    """The inverse of `_packed`."""
+    count = 2 + len(TENSOR_FILES)
+    ends = 8 * count + np.cumsum(np.frombuffer(content[: 8 * count], dtype="<u8").astype(np.int64))
+    rows = [content[start:end] for start, end in pairwise([8 * count, *ends.tolist()])]
+    return _Parts(json.loads(rows[0]), json.loads(rows[1]), dict(zip(TENSOR_FILES, rows[2:], strict=True)))
 
 
 def _stream_states(state: TrainingState) -> dict[str, Any]:
@@ -311,11 +365,18 @@ def _join(path: str, key: object) -> str:
     return f"{path}.{key}" if path else str(key)
 
 
-def _load(path: Path) -> Tensors:
+def _read(path: Path) -> bytes:
     try:
-        return safetensors.load(path.read_bytes())
-    except (OSError, SafetensorError) as error:
+        return path.read_bytes()
+    except OSError as error:
         raise CheckpointError(f"{path.parent.name}/{path.name} cannot be read: {error}") from error
+
+
+def _load(name: str, content: bytes) -> Tensors:
+    try:
+        return safetensors.load(content)
+    except SafetensorError as error:
+        raise CheckpointError(f"{name} cannot be read: {error}") from error
 
 
 def _class_name(optimizer: torch.optim.Optimizer) -> str:

@@ -266,6 +266,13 @@ class Ledger:
         ledger._read_only = True
         return ledger
 
+    @classmethod
+    def in_memory(cls, path: Path, *, horizon: int = 1) -> Ledger:
+        """What the ledger at ``path`` says, to go on with in memory; for processes beside the one that writes it."""
+        ledger = cls.read(path)
+        ledger._horizon, ledger._read_only = horizon, False
+        return ledger
+
     def _begin(self, records: RecordFile, history: History, horizon: int, messages: tuple[str, ...] = ()) -> None:
         self._records, self._history, self._horizon = records, history, horizon
         self._allowed, self._next, self._read_only = 0, history.steps, False

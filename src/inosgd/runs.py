@@ -44,13 +44,13 @@ import torch
 from torch import nn
 
 from inosgd import _validate
-from inosgd.checkpoint import Checkpoint, erase_keys, read_checkpoint, restore, write_checkpoint
+from inosgd.checkpoint import Checkpoint, copy_to_peers, erase_keys, read_checkpoint, restore, write_checkpoint
 from inosgd.errors import CheckpointError, InosgdError, InvalidArgumentError, LedgerError, RunLockedError
 from inosgd.files import sha256, write_private
 from inosgd.ledger import Finding, Ledger, LedgerReport, verify_ledger
 from inosgd.plan import Plan
 from inosgd.planning.verification import check_spent
-from inosgd.randomness import RandomSource, SecureSource
+from inosgd.randomness import AgreedSource, RandomSource
 from inosgd.records import Chain, read_chain, sync_folder
 from inosgd.training import Callback, Trainer, TrainingState, fit
 from inosgd.training import every as after_every
@@ -297,7 +297,7 @@ def stands(checkpoint: Checkpoint, chain: Chain) -> bool:
 
 
 def begin(
-    run: RunFolder,
+    run: RunFolder | None,
     trainer: Trainer,
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
@@ -308,20 +308,35 @@ def begin(
     """The state before the first step, with a checkpoint of it; needs the lock.
 
     Args:
-        run: A run that `RunFolder.create` made for ``trainer.plan``.
+        run: A run that `RunFolder.create` made for ``trainer.plan``. On many processes the first has it, and the others
+            give None.
         trainer: What does not change.
         model: Initialised.
         optimizer: Of the model's parameters.
         source: Randomness; `SecureSource` for a model that leaves the house.
         also: Whatever else changes with the steps and has a ``state_dict``, by name.
     """
+    with trainer.peers.together():
+        ledger = _new_ledger(_given(run)) if trainer.peers.first else None
+    state = TrainingState.start(trainer, model, optimizer, source, ledger, also)
+    with trainer.peers.together():
+        if trainer.peers.first:
+            write_checkpoint(_given(run).checkpoints_path, state)
+    return state
+
+
+def _given(run: RunFolder | None) -> RunFolder:
+    if run is None:
+        raise InvalidArgumentError("run=None: the first process, or the only one, gives the run folder")
+    return run
+
+
+def _new_ledger(run: RunFolder) -> Ledger:
     ledger = run.open_ledger()
     if ledger.steps or run.checkpoints():
         ledger.close()
         raise InvalidArgumentError(f"run {str(run.path)!r} has begun already: resume it")
-    state = TrainingState.start(trainer, model, optimizer, source, ledger, also)
-    write_checkpoint(run.checkpoints_path, state)
-    return state
+    return ledger
 
 
 @dataclass(frozen=True)
@@ -341,39 +356,52 @@ def resume(
     *,
     also: Mapping[str, Any] | None = None,
 ) -> Resumed:
-    """The state at the last good checkpoint; needs the lock.
+    """The state at the last good checkpoint; needs the lock, in the first process.
 
     A damaged newest checkpoint is set aside, and the one before it is used. A run that was killed before its first
     checkpoint begins again, from ``model`` and ``source`` as they are given. After a change of budgets the streams
     are new ones: noise of steps that were given up is never used again under other terms.
 
+    On many processes all call it, and they need not be as many as before. The first restores, and sends its state to
+    the others, which read no more of the run than its ledger.
+
     Raises:
         LedgerError: If the ledger cannot be believed, or has lost records that a checkpoint knows of.
         CheckpointError: If no checkpoint can be used, or it does not fit ``model`` or ``optimizer``.
     """
-    ledger = run.open_ledger()
-    messages = list(ledger.messages)
+    peers = trainer.peers
+    with peers.together():
+        ledger = run.open_ledger() if peers.first else Ledger.in_memory(run.ledger_path, horizon=trainer.plan.steps)
     try:
-        state = TrainingState.start(trainer, model, optimizer, source or SecureSource(), ledger, also)
-        checkpoint = _last_good(run, messages)
-        if checkpoint is None:
-            _check_unbegun(run, ledger, source)
-        else:
-            _check_not_behind_release(checkpoint, ledger)
-            restore(checkpoint, state)
-            _renew_after_change(run, checkpoint, state)
-            run.forget_after(state.step)
-            messages += _replay_message(state)
-        if checkpoint is None or checkpoint.position.records < _last_return(run):
-            write_checkpoint(run.checkpoints_path, state)
+        state = TrainingState.start(trainer, model, optimizer, source or peers.source(), ledger, also)
+        with peers.together():
+            messages = _restored(run, state, source) if peers.first else []
+        copy_to_peers(peers, state)
     except BaseException:
         ledger.close()
         raise
-    return Resumed(state, tuple(messages))
+    return Resumed(state, (*ledger.messages, *messages))
+
+
+def _restored(run: RunFolder, state: TrainingState, source: RandomSource | None) -> list[str]:
+    """Bring ``state`` to the last good checkpoint, and say what there is to say about it."""
+    messages: list[str] = []
+    checkpoint = _last_good(run, messages)
+    if checkpoint is None:
+        _check_unbegun(run, state.ledger, source)
+    else:
+        _check_not_behind_release(checkpoint, state.ledger)
+        restore(checkpoint, state)
+        _renew_after_change(run, checkpoint, state, source)
+        run.forget_after(state.step)
+        messages += _replay_message(state)
+    if checkpoint is None or checkpoint.position.records < _last_return(run):
+        write_checkpoint(run.checkpoints_path, state)
+    return messages
 
 
 def train_durably(
-    run: RunFolder,
+    run: RunFolder | None,
     trainer: Trainer,
     state: TrainingState,
     *,
@@ -385,13 +413,17 @@ def train_durably(
     """Take ``steps`` steps, by default all that are left, with a checkpoint after each ``every`` and at the end.
 
     Needs the lock. Callbacks run before the checkpoint of their step, so what they change of ``state`` is in it. Once
-    the plan is finished and its last checkpoint is whole, no checkpoint keeps a key of its random streams.
+    the plan is finished and its last checkpoint is whole, no checkpoint keeps a key of its random streams. On many
+    processes all call it, and the first, which holds the lock, writes.
     """
-    run.require_lock()
-    recent = run.checkpoints()
+    if not trainer.peers.first:
+        return fit(trainer, state, steps=steps, callbacks=callbacks)
+    folder = _given(run)
+    folder.require_lock()
+    recent = folder.checkpoints()
 
     def save(at: TrainingState) -> None:
-        recent.append(write_checkpoint(run.checkpoints_path, at))
+        recent.append(write_checkpoint(folder.checkpoints_path, at))
         while len(recent) > 2:
             erase_keys(recent.pop(0))
 
@@ -399,7 +431,7 @@ def train_durably(
     if state.step % every:
         save(state)
     if state.step == trainer.plan.steps:
-        for checkpoint in run.checkpoints():
+        for checkpoint in folder.checkpoints():
             erase_keys(checkpoint)
     return state
 
@@ -474,13 +506,21 @@ def _last_return(run: RunFolder) -> int:
     return max((number for number, body in enumerate(bodies, 1) if body["kind"] in ("change", "rollback")), default=0)
 
 
-def _renew_after_change(run: RunFolder, checkpoint: Checkpoint, state: TrainingState) -> None:
-    """New random streams, if the ledger has a change or rollback that the checkpoint does not know of."""
+def _renew_after_change(
+    run: RunFolder, checkpoint: Checkpoint, state: TrainingState, source: RandomSource | None
+) -> None:
+    """New random streams, if the ledger has a change or rollback that the checkpoint does not know of.
+
+    Where all processes have agreed on a ``source``, they come from it, so that no process chooses their keys alone.
+    """
     last = _last_return(run)
     if checkpoint.position.records < last:
         label = f"after record {last}"
-        state.sampling, state.ordering = state.sampling.stream(label), state.ordering.stream(label)
-        state.noise, state.masks = state.noise.stream(label), state.masks.stream(label)
+        streams = [
+            source.stream(f"{name} {label}") if isinstance(source, AgreedSource) else each.stream(label)
+            for name, each in state.streams.items()
+        ]
+        state.sampling, state.ordering, state.noise, state.masks = streams
 
 
 def _replay_message(state: TrainingState) -> list[str]:

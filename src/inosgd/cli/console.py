@@ -8,6 +8,8 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from inosgd.distributed import launched
+
 
 def results() -> Console:
     """Standard output."""
@@ -15,8 +17,8 @@ def results() -> Console:
 
 
 def messages() -> Console:
-    """Standard error."""
-    return Console(stderr=True, highlight=False)
+    """Standard error; of several processes that were launched together, the first one's."""
+    return Console(stderr=True, highlight=False, quiet=launched()[0] > 0)
 
 
 def plain_table(*left: str, right: tuple[str, ...]) -> Table:

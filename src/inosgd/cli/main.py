@@ -11,7 +11,7 @@ from rich.markup import escape
 
 from inosgd.cli.commands import LoadedWhenRun, register
 from inosgd.cli.console import messages
-from inosgd.errors import InosgdError
+from inosgd.errors import InosgdError, PeerLostError
 
 app = typer.Typer(
     name="inosgd",
@@ -44,6 +44,9 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwind, so that unfinished folders are removed
     try:
         app()
+    except PeerLostError as error:  # the first process, which speaks for all, may be the one that is lost
+        typer.echo(f"error: {error}", err=True)
+        sys.exit(2)
     except InosgdError as error:
         messages().print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         sys.exit(2)

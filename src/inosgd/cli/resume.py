@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -14,9 +15,10 @@ from inosgd.cli.console import messages
 from inosgd.cli.report import report_at_end
 from inosgd.cli.reports import reading_shown_by, show_outcome
 from inosgd.cli.train import CHECKPOINTS, resumable
+from inosgd.distributed import Peers, connect
 from inosgd.errors import TrainingStoppedError
 from inosgd.runs import RunFolder
-from inosgd.studyfile.runs import finish, prepare_again, resume_training
+from inosgd.studyfile.runs import Prepared, finish, follow, prepare_again, resume_training
 
 
 def resume_command(
@@ -30,22 +32,34 @@ def resume_command(
 ) -> None:
     """Go on with a run from its last checkpoint, to the same model as if it had never stopped.
 
-    The data must be those that the run began with: their checksums are compared.
+    The data must be those that the run began with: their checksums are compared. With `torchrun` a run goes on on
+    any number of processes, which all need to read the run folder.
     """
     if every is not None:
         _validate.whole(1, every=every)
-    folder = RunFolder.open(run)
-    _refuse_stopped(folder)
-    with folder.lock():
-        with messages().status("reading and building") as status:
-            prepared = prepare_again(folder, allowed_factory=allow_factory, progress=reading_shown_by(status))
+    with connect() as peers, ExitStack() as held:
+        with peers.together():
+            folder = RunFolder.open(run)
+            _refuse_stopped(folder)
+            if peers.first:
+                held.enter_context(folder.lock())
+            prepared = _prepared(folder, allow_factory, peers)
         resumed = resume_training(folder, prepared)
+        if not peers.first:
+            follow(prepared, resumed.state)
+            return
         for message in resumed.messages:
             messages().print(escape(message), soft_wrap=True)
         interval = every or math.ceil(prepared.trainer.plan.steps / CHECKPOINTS)
         with resumable(folder):
             outcome = finish(folder, prepared, resumed.state, every=interval, progress=not as_json)
     show_outcome(folder, prepared, outcome, report_at_end(folder.path) if report else None, as_json=as_json)
+
+
+def _prepared(folder: RunFolder, allow_factory: str | None, peers: Peers) -> Prepared:
+    with messages().status("reading and building") as status:
+        shown = reading_shown_by(status)
+        return prepare_again(folder, allowed_factory=allow_factory, progress=shown, peers=peers)
 
 
 def _refuse_stopped(folder: RunFolder) -> None:

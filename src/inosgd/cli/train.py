@@ -6,7 +6,7 @@ import datetime
 import math
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -18,10 +18,11 @@ from inosgd import _validate
 from inosgd.cli.console import messages
 from inosgd.cli.report import report_at_end
 from inosgd.cli.reports import reading_shown_by, show_outcome
-from inosgd.errors import InosgdError, InvalidArgumentError
+from inosgd.distributed import Peers, connect
+from inosgd.errors import InosgdError, InvalidArgumentError, PeerLostError
 from inosgd.runs import RunFolder
 from inosgd.studyfile.reading import StudyFile, read_study
-from inosgd.studyfile.runs import Prepared, begin_training, create_run, finish, prepare
+from inosgd.studyfile.runs import Prepared, begin_training, create_run, finish, follow, prepare
 
 CHECKPOINTS = 10
 """How many checkpoints a run has unless told otherwise."""
@@ -42,30 +43,40 @@ def train_command(
 
     Everything is read, checked, planned and built before a run folder is made: a study with a mistake leaves nothing
     behind. A run that is interrupted goes on with `inosgd resume`.
+
+    On several processes or machines: `torchrun --nproc-per-node=4 -m inosgd train STUDY`. Each reads the data and
+    computes its share of every batch; the first writes and reports.
     """
     if every is not None:
         _validate.whole(1, every=every)
-    final = _run_path(out, study)
-    described = read_study(study, allowed_factory=allow_factory)
-    prepared = _prepared(described, seed, allow_factory)
-    with _new_run(final, prepared) as run, run.lock():
-        state = begin_training(run, prepared)
-        interval = every or math.ceil(prepared.trainer.plan.steps / CHECKPOINTS)
-        with resumable(run):
+    with connect() as peers, ExitStack() as held:
+        with peers.together():
+            final = _run_path(out, study)
+            described = read_study(study, allowed_factory=allow_factory)
+            prepared = _prepared(described, seed, allow_factory, peers)
+        with peers.together():
+            run = held.enter_context(_new_run(final, prepared)) if peers.first else None
+        if run is None:
+            follow(prepared, begin_training(None, prepared))
+            return
+        with run.lock(), resumable(run):
+            state = begin_training(run, prepared)
+            interval = every or math.ceil(prepared.trainer.plan.steps / CHECKPOINTS)
             outcome = finish(run, prepared, state, every=interval, progress=not as_json)
     show_outcome(run, prepared, outcome, report_at_end(run.path) if report else None, as_json=as_json)
 
 
 @contextmanager
 def resumable(run: RunFolder) -> Iterator[None]:
-    """Inside, an interruption says how to go on."""
+    """Inside, an interruption or the loss of another process says how to go on."""
+    how = f"what was spent is recorded. Go on with: inosgd resume {escape(str(run.path))}"
     try:
         yield
+    except PeerLostError:
+        messages().print(how, soft_wrap=True)
+        raise
     except (KeyboardInterrupt, SystemExit) as stop:
-        messages().print(
-            f"interrupted; what was spent is recorded. Go on with: inosgd resume {escape(str(run.path))}",
-            soft_wrap=True,
-        )
+        messages().print(f"interrupted; {how}", soft_wrap=True)
         raise typer.Exit(stop.code if isinstance(stop, SystemExit) else 130) from None  # type: ignore[arg-type]
 
 
@@ -76,12 +87,13 @@ def _run_path(out: Path | None, study: Path) -> Path:
     return final
 
 
-def _prepared(study: StudyFile, seed: int | None, allow_factory: str | None) -> Prepared:
+def _prepared(study: StudyFile, seed: int | None, allow_factory: str | None, peers: Peers) -> Prepared:
     if study.schema.data.kind == "table":
         torch.set_num_threads(1)  # networks this small lose more to waiting for threads than they gain
     chosen = study.schema.training.seed if seed is None else seed
     with messages().status("reading, planning and building") as status:
-        return prepare(study, seed=chosen, allowed_factory=allow_factory, progress=reading_shown_by(status))
+        shown = reading_shown_by(status)
+        return prepare(study, seed=chosen, allowed_factory=allow_factory, progress=shown, peers=peers)
 
 
 @contextmanager
@@ -91,7 +103,7 @@ def _new_run(path: Path, prepared: Prepared) -> Iterator[RunFolder]:
     run = create_run(path, prepared)
     try:
         yield run
-    except typer.Exit:  # interrupted: the run is resumed, not removed
+    except (typer.Exit, PeerLostError):  # interrupted: the run is resumed, not removed
         raise
     except (InosgdError, OSError, RuntimeError):
         if run.read_ledger().steps == 0:

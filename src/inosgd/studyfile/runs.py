@@ -5,6 +5,8 @@
     with run.lock():
         finish(run, prepared, begin_training(run, prepared), every=100)
 
+On many processes (`inosgd.distributed`) each prepares and begins, and the first alone has a run folder and writes.
+
 What a run folder of a study holds beside `inosgd.runs`: the study file as it was, checksums of the data, what
 owners who joined later brought (``joined.json``), results on held-out examples, and the model. It holds no training
 example, no index of one, and nothing measured on training examples.
@@ -26,11 +28,13 @@ from torch import nn
 from inosgd._arrays import FloatArray
 from inosgd.analysis.evaluation import Evaluation, evaluate
 from inosgd.checkpoint import Checkpoint
+from inosgd.distributed import ALONE, Peers
 from inosgd.errors import InvalidArgumentError
 from inosgd.files import write_private
 from inosgd.models.saved import load_weights, save_model
 from inosgd.owners import Budget, Owners, OwnerTable
 from inosgd.plan import Plan
+from inosgd.randomness import RandomSource
 from inosgd.runs import Resumed, RunFolder, begin, resume, train_durably
 from inosgd.studyfile.building import losses, study_method, study_model, study_optimizer, study_source
 from inosgd.studyfile.data import HeldOutExamples, LabelledExamples, StudyData, joined_data, load_data, only_rows
@@ -39,7 +43,7 @@ from inosgd.studyfile.fingerprints import fingerprint, refuse_changes, study_fin
 from inosgd.studyfile.planning import study_plan
 from inosgd.studyfile.reading import StudyFile, parse_study
 from inosgd.studyfile.sources import Progress
-from inosgd.training import Trainer, TrainingState, torch_seeded_by
+from inosgd.training import Trainer, TrainingState, fit, model_digest, torch_seeded_by
 from inosgd.training import every as after_every
 
 PROBED = 3
@@ -78,14 +82,19 @@ class Outcome:
 
 
 def prepare(
-    study: StudyFile, *, seed: int | None, allowed_factory: str | None = None, progress: Progress | None = None
+    study: StudyFile,
+    *,
+    seed: int | None,
+    allowed_factory: str | None = None,
+    progress: Progress | None = None,
+    peers: Peers = ALONE,
 ) -> Prepared:
     """Read the data, plan and build, so that whatever can fail fails here; nothing is written."""
     data = load_data(study, progress)
     _check_delta(study, data.owners.table)
     model = study_model(study, data, allowed_factory)
     plan = study_plan(study.schema.training, data.owners.table)
-    return _built(study, data, study_fingerprints(study), plan, model, seed)
+    return _built(study, data, study_fingerprints(study), plan, model, seed, peers)
 
 
 def create_run(path: Path, prepared: Prepared) -> RunFolder:
@@ -103,17 +112,29 @@ def create_run(path: Path, prepared: Prepared) -> RunFolder:
     return RunFolder.create(path, description, prepared.trainer.plan)
 
 
-def begin_training(run: RunFolder, prepared: Prepared) -> TrainingState:
-    """The state before the first step; needs the lock."""
-    return begin(run, prepared.trainer, prepared.model, prepared.optimizer, study_source(prepared.seed))
+def begin_training(run: RunFolder | None, prepared: Prepared) -> TrainingState:
+    """The state before the first step; needs the lock. Processes other than the first have no ``run``."""
+    return begin(run, prepared.trainer, prepared.model, prepared.optimizer, _agreed_source(prepared))
 
 
 def resume_training(run: RunFolder, prepared: Prepared) -> Resumed:
-    """The state at the last good checkpoint; needs the lock."""
-    return resume(run, prepared.trainer, prepared.model, prepared.optimizer, study_source(prepared.seed))
+    """The state at the last good checkpoint; needs the lock, in the first process."""
+    return resume(run, prepared.trainer, prepared.model, prepared.optimizer, _agreed_source(prepared))
 
 
-def prepare_again(run: RunFolder, *, allowed_factory: str | None = None, progress: Progress | None = None) -> Prepared:
+def _agreed_source(prepared: Prepared) -> RandomSource:
+    """The randomness of a run, once all processes have read the same data."""
+    prepared.trainer.peers.check_same(data=sorted(prepared.fingerprints.values()))
+    return prepared.trainer.peers.source(prepared.seed)
+
+
+def prepare_again(
+    run: RunFolder,
+    *,
+    allowed_factory: str | None = None,
+    progress: Progress | None = None,
+    peers: Peers = ALONE,
+) -> Prepared:
     """The study of a run, built again for its current plan.
 
     Raises:
@@ -130,7 +151,7 @@ def prepare_again(run: RunFolder, *, allowed_factory: str | None = None, progres
         data = _together(data, joined_data(study, data, Path(each["path"]), each["budgets"]))
     data = restricted(data, plan.table)
     model = study_model(study, data, allowed_factory)
-    return _built(study, data, fingerprints, plan, model, description["seed"])
+    return _built(study, data, fingerprints, plan, model, description["seed"], peers)
 
 
 def run_study(run: RunFolder, allowed_factory: str | None) -> tuple[StudyFile, dict[str, Any]]:
@@ -152,11 +173,23 @@ def finish(run: RunFolder, prepared: Prepared, state: TrainingState, *, every: i
         train_durably(run, prepared.trainer, state, every=every, callbacks=callbacks, progress=progress)
     finally:
         state.ledger.close()
+    _check_same_model(prepared, state)
     spent = state.ledger.spent()
     outcome = save_outcome(prepared, run.path / "model", state.model, state.step, state.ledger.table, spent)
     if all(line["step"] != state.step for line in run.metrics()):
         _keep(run, outcome.evaluation)
     return outcome
+
+
+def follow(prepared: Prepared, state: TrainingState) -> None:
+    """What processes other than the first do while that one takes all steps that are left and saves the model."""
+    fit(prepared.trainer, state)
+    _check_same_model(prepared, state)
+
+
+def _check_same_model(prepared: Prepared, state: TrainingState) -> None:
+    if prepared.trainer.peers.size > 1:
+        prepared.trainer.peers.check_same(model=model_digest(state.model))
 
 
 def save_outcome(
@@ -262,10 +295,16 @@ def _together(data: StudyData, extra: StudyData) -> StudyData:
 
 
 def _built(
-    study: StudyFile, data: StudyData, fingerprints: dict[str, str], plan: Plan, model: nn.Module, seed: int | None
+    study: StudyFile,
+    data: StudyData,
+    fingerprints: dict[str, str],
+    plan: Plan,
+    model: nn.Module,
+    seed: int | None,
+    peers: Peers,
 ) -> Prepared:
     training = study.schema.training
-    trainer = Trainer(plan, data.owners, data.examples, losses, study_method(training))
+    trainer = Trainer(plan, data.owners, data.examples, losses, study_method(training), peers=peers)
     _probe(trainer, model)
     return Prepared(study, data, fingerprints, trainer, model, study_optimizer(training, model), seed)
 
