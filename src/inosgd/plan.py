@@ -18,6 +18,7 @@ from inosgd import _validate
 from inosgd._arrays import ArrayValue, FloatArray, IntArray, frozen_floats
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.owners import OwnerTable
+from inosgd.shown import rounded_up
 
 PLAN_FORMAT = 1
 """Raised when a field changes its meaning; adding a field with a default does not raise it."""
@@ -139,7 +140,7 @@ class Plan(ArrayValue):
         if over.any():
             owner = int(np.argmax(over))
             raise InvalidArgumentError(
-                f"spent={self.spent[owner]:g}: owner {self.table.names[owner]!r} allows only "
+                f"spent={rounded_up(self.spent[owner], 6)}: owner {self.table.names[owner]!r} allows only "
                 f"epsilon={self.table.epsilons[owner]:g}; plan fewer steps or more noise"
             )
 

@@ -40,6 +40,7 @@ from inosgd.plan import Phase, Plan
 from inosgd.planning import Fairness, make_plan
 from inosgd.records import Position
 from inosgd.runs import RunFolder
+from inosgd.shown import rounded_up
 
 LEAST_LEFT = 1e-3
 """An owner with less than this share of its epsilon left rests: it could take part in next to nothing."""
@@ -318,9 +319,9 @@ def _mean_threshold(plan: Plan) -> float:
 def _released_reason(past: _Past) -> str:
     owner, spent, allowed = past.first_over(past.ledger.released)
     return (
-        f"owner {owner!r} allows epsilon={allowed:g}, and had spent {spent:.4g} when the model was released after step "
-        f"{past.ledger.released}; what a release has spent cannot be given back, so training stops here; the owner may "
-        "allow that much, or withdraw"
+        f"owner {owner!r} allows epsilon={allowed:g}, and had spent {rounded_up(spent)} when the model was released "
+        f"after step {past.ledger.released}; what a release has spent cannot be given back, so training stops here; "
+        "the owner may allow that much, or withdraw"
     )
 
 
@@ -333,6 +334,6 @@ def _reason(past: _Past, step: int, plan: Plan) -> str:
         return f"{recorded - step} recorded steps came after the last checkpoint and their outcome is lost; {ahead}"
     owner, spent, allowed = past.first_over(recorded)
     return (
-        f"owner {owner!r} allows epsilon={allowed:g} and has spent {spent:.4g}; the checkpoint after step {step} is "
-        f"the last that everybody allows, and the {recorded - step} steps after it are given up; {ahead}"
+        f"owner {owner!r} allows epsilon={allowed:g} and has spent {rounded_up(spent)}; the checkpoint after step "
+        f"{step} is the last that everybody allows, and the {recorded - step} steps after it are given up; {ahead}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from inosgd.report import tables
 from inosgd.report.page import compact
+from inosgd.report.sections import numbers
 from inosgd.studies import views
 from tests.report.materials import material_of
 
@@ -67,23 +69,38 @@ def test_changes_are_paired_by_seed():
     assert found["change_sd"] == pytest.approx(np.std(changes, ddof=1), rel=1e-4)
 
 
-@given(st.floats(1e-9, 1e9))
+def spending(spent: float) -> dict:
+    material = material_of(names=("strict",), methods=1)
+    row = dataclasses.replace(material.rows[0], spent={"strict": spent})
+    return next(tables.spending_rows(dataclasses.replace(material, rows=(row,))))
+
+
+@given(st.floats(1e-9, 2.0))
 def test_spent_is_never_rounded_down(spent):
-    assert tables._up(spent) >= spent * (1 - 1e-9)
-    assert tables._up(spent) <= spent * 1.0002
+    found = spending(spent)  # of a budget of 1
+    assert spent <= found["spent"] <= spent * 1.0011
+    assert spent <= found["share"] <= spent * 1.011
+    assert (found["spent"] <= 1) == (spent <= 1)
 
 
-def test_rounding_to_the_nearest_would_be_caught():
-    assert tables._short(0.99999901) == 1.0
-    assert tables._short(1.000004) < 1.000004  # to the nearest: below what was spent
-    assert tables._up(1.000004) > 1.000004
+def test_rounding_to_the_nearest_would_be_caught(monkeypatch):
+    assert spending(0.123412)["spent"] == 0.1235
+    monkeypatch.setattr(tables, "rounded_up", lambda value, digits, within: f"{value:.{digits}g}")
+    assert spending(0.123412)["spent"] < 0.123412
+
+
+def test_pages_show_what_was_spent_as_the_table_has_it():
+    material = material_of(names=("strict",), methods=1)
+    row = dataclasses.replace(material.rows[0], spent={"strict": 0.123412})
+    material = dataclasses.replace(material, rows=(row,))
+    assert "<td class=number>0.1235</td>" in numbers(material, tables.all_tables(material))
 
 
 def test_numbers_that_are_none():
     assert tables._short(math.nan) is None
     assert tables._short(None) is None
-    assert tables._up(math.inf) is None
-    assert tables._up(0.0) == 0.0
+    assert spending(math.inf)["spent"] is None
+    assert spending(0.0)["spent"] == 0.0
 
 
 def test_rows_far_below_do_not_squeeze_the_others():

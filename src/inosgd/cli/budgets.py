@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from inosgd.cli.console import messages, plain_table, results, rounded_up
+from inosgd.cli.console import messages, plain_table, results
 from inosgd.datasets.tables import closest
 from inosgd.errors import InvalidArgumentError
 from inosgd.ledger import Ledger
@@ -18,6 +18,7 @@ from inosgd.owners import Budget
 from inosgd.planning import Fairness
 from inosgd.progression import Changes, PlanSettings, Proposal, carry_out, propose
 from inosgd.runs import RunFolder
+from inosgd.shown import rounded_up
 from inosgd.studyfile.data import joined_data, load_data
 from inosgd.studyfile.reading import StudyFile
 from inosgd.studyfile.runs import add_joined, forget_model, run_study
@@ -194,14 +195,14 @@ def _table(ledger: Ledger, proposal: Proposal) -> Table:
     before = {name: budget.epsilon for name, budget, _ in ledger.table}
     table = plain_table("owner", right=("examples", "ε now", "ε then", "spent", "kept", "planned"))
     for row, (name, budget, size) in enumerate(proposal.table):
-        planned = "-" if proposal.plan is None else rounded_up(float(proposal.plan.spent[row]))
+        planned = "-" if proposal.plan is None else rounded_up(proposal.plan.spent[row], within=budget.epsilon)
         table.add_row(
             escape(name),
             str(size),
             f"{before[name]:g}" if name in before else "joins",
             f"{budget.epsilon:g}",
-            rounded_up(float(proposal.spent[row])),
-            rounded_up(float(proposal.kept[row])),
+            rounded_up(proposal.spent[row]),
+            rounded_up(proposal.kept[row], within=budget.epsilon),
             planned,
         )
     return table

@@ -9,6 +9,9 @@ from rich.console import Console
 from rich.table import Table
 
 from inosgd.distributed import launched
+from inosgd.shown import rounded_up
+
+__all__ = ["compact", "messages", "plain_table", "results", "rounded_up"]
 
 
 def results() -> Console:
@@ -29,18 +32,6 @@ def plain_table(*left: str, right: tuple[str, ...]) -> Table:
     for heading in right:
         table.add_column(heading, justify="right", no_wrap=True)
     return table
-
-
-def rounded_up(epsilon: float, digits: int = 4) -> str:
-    """An epsilon with this many digits, rounded to the private side.
-
-    >>> rounded_up(0.99901, 3)
-    '1'
-    """
-    if not math.isfinite(epsilon) or epsilon == 0:
-        return f"{epsilon:g}"
-    unit = 10.0 ** (math.floor(math.log10(epsilon)) - digits + 1)
-    return f"{math.ceil(epsilon / unit - 1e-9) * unit:.{digits}g}"
 
 
 def compact(epsilon: float) -> str:

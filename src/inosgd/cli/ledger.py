@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,9 +10,10 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from inosgd.cli.console import messages, plain_table, results, rounded_up
+from inosgd.cli.console import messages, plain_table, results
 from inosgd.ledger import Ledger
 from inosgd.runs import RunFolder, verify_run
+from inosgd.shown import rounded_down, rounded_up
 
 
 def ledger_command(
@@ -99,22 +99,10 @@ def _table(owners: dict[str, dict[str, Any]]) -> Table:
             str(owner["examples"]),
             f"{owner['epsilon']:g}",
             f"{owner['delta']:g}",
-            rounded_up(owner["spent"]),
-            _rounded_down(owner["remaining"]),
+            rounded_up(owner["spent"], within=owner["epsilon"]),
+            rounded_down(owner["remaining"]),
         ]
         if referred:
-            cells.append(rounded_up(owner["reference"]) if "reference" in owner else "-")
+            cells.append(rounded_up(owner["reference"], within=owner["epsilon"]) if "reference" in owner else "-")
         table.add_row(escape(name), *cells)
     return table
-
-
-def _rounded_down(epsilon: float, digits: int = 3) -> str:
-    """What is left, rounded to the private side.
-
-    >>> _rounded_down(0.99999), _rounded_down(0.0)
-    ('0.999', '0')
-    """
-    if not math.isfinite(epsilon) or epsilon <= 0:
-        return f"{epsilon:g}"
-    unit = 10.0 ** (math.floor(math.log10(epsilon)) - digits + 1)
-    return f"{math.floor(epsilon / unit + 1e-9) * unit:.{digits}g}"

@@ -8,7 +8,8 @@ from typing import Any
 from rich.table import Table
 
 from inosgd.accounting.profile import RiskProfile
-from inosgd.cli.console import compact, plain_table, rounded_up
+from inosgd.cli.console import compact, plain_table
+from inosgd.shown import rounded_up
 
 
 def plan_tables(described: dict[str, Any]) -> list[Table | str]:
@@ -91,8 +92,8 @@ def _plan_table(described: dict[str, Any]) -> Table:
             f"{owner['clipping_threshold']:.4g}",
             f"{owner['expected_records']:.4g}",
             f"{owner['signal']:.3g}",
-            f"{owner['epsilon']:.4g}",
-            rounded_up(owner["spent"]),
+            f"{owner['epsilon']:g}",
+            rounded_up(owner["spent"], within=owner["epsilon"]),
             compact(owner["group"]["10"]) if "10" in owner["group"] else "-",
         )
     return table
@@ -112,5 +113,5 @@ def _profile_table(owners: list[dict[str, Any]]) -> Table:
     table = plain_table("owner", "", right=tuple(headings.values()))
     for owner in owners:
         for kind, label in (("profile", "planned"), ("gaussian_profile", "Gaussian")):
-            table.add_row(owner["name"], label, *(f"{owner[kind][key]:.4g}" for key in headings))
+            table.add_row(owner["name"], label, *(rounded_up(owner[kind][key]) for key in headings))
     return table

@@ -12,8 +12,9 @@ from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
 
-from inosgd.cli.console import plain_table, results, rounded_up
+from inosgd.cli.console import plain_table, results
 from inosgd.runs import RunFolder
+from inosgd.shown import rounded_up
 from inosgd.studyfile.runs import Outcome, Prepared
 from inosgd.studyfile.sources import Progress
 
@@ -108,7 +109,7 @@ def _owner_table(outcome: Outcome) -> Table:
             str(outcome.table.sizes[row]),
             f"{budget.epsilon:g}",
             f"{budget.delta:g}",
-            rounded_up(float(outcome.spent[row])),
+            rounded_up(outcome.spent[row], within=budget.epsilon),
             "-" if quality is None else f"{100 * quality.recall:.1f} %",
         )
     return table

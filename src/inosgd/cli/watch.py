@@ -20,9 +20,10 @@ from rich.text import Text
 
 from inosgd import _validate
 from inosgd._arrays import FloatArray
-from inosgd.cli.console import plain_table, results, rounded_up
+from inosgd.cli.console import plain_table, results
 from inosgd.ledger import Ledger
 from inosgd.runs import RunFolder
+from inosgd.shown import rounded_up
 
 MOST_OWNERS = 20
 REST = 10
@@ -155,9 +156,9 @@ def _table(seen: Seen, rows: list[int]) -> Table:
         table.add_row(
             escape(name),
             *_quality(seen, name),
-            rounded_up(spent, 3),
+            rounded_up(spent, 3, within=budget.epsilon),
             f"{budget.epsilon:g}",
-            f"{rounded_up(100 * spent / budget.epsilon, 3)} %",
+            f"{rounded_up(100 * spent / budget.epsilon, 3, within=100.0)} %",
         )
     return table
 

@@ -25,6 +25,7 @@ from torch import nn
 from inosgd.errors import InvalidArgumentError
 from inosgd.files import write_private
 from inosgd.models.recurrent import SequenceClassifier
+from inosgd.shown import rounded_up
 
 MODEL_FORMAT = 1
 """Raised when a key changes its meaning; readers refuse formats they do not know and ignore keys they do not know."""
@@ -208,7 +209,7 @@ def _owners(privacy: Mapping[str, Any]) -> str:
 def _owner_table(owners: Mapping[str, Mapping[str, float]]) -> str:
     rows = ["| owner | epsilon | delta | spent |", "| --- | --- | --- | --- |"]
     rows += [
-        f"| {_cell(name)} | {owner['epsilon']:g} | {owner['delta']:g} | {owner['spent']:.6g} |"
+        f"| {_cell(name)} | {owner['epsilon']:g} | {owner['delta']:g} | {rounded_up(owner['spent'], 6)} |"
         for name, owner in owners.items()
     ]
     return "\n".join(rows)

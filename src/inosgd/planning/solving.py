@@ -21,6 +21,7 @@ from inosgd._arrays import FloatArray, IntArray
 from inosgd.accounting import Exposures, epsilons
 from inosgd.errors import InfeasibleError
 from inosgd.planning.classes import BudgetClasses
+from inosgd.shown import rounded_up
 
 CLOSEST = 1e-4
 FARTHEST = 3e-4
@@ -208,6 +209,7 @@ def _infeasible(classes: BudgetClasses, index: int, smallest: float) -> Infeasib
     name, epsilon, delta = classes.names[index], classes.epsilons[index], classes.deltas[index]
     return InfeasibleError(
         f"owner {name!r}: no plan of this kind keeps epsilon={epsilon:g} at delta={delta:g}; the smallest that can be "
-        f"certified for these steps is {smallest:.3g}; ask for that, plan fewer steps, or use another accountant",
+        f"certified for these steps is {rounded_up(smallest, 3)}; ask for that, plan fewer steps, or use another "
+        "accountant",
         owner=name,
     )

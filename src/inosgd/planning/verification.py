@@ -14,6 +14,7 @@ from inosgd.accounting.spending import epsilons_spent
 from inosgd.errors import InfeasibleError, InvalidArgumentError
 from inosgd.owners import OwnerTable
 from inosgd.plan import Phase, Plan
+from inosgd.shown import rounded_up
 
 MOST_VERIFIED = 200
 SAMPLED_BEYOND = 10
@@ -32,9 +33,9 @@ def verify_plan(plan: Plan) -> None:
     if not excess <= 1:
         name, budget = plan.table.names[owner], plan.table.epsilons[owner]
         raise InfeasibleError(
-            f"owner {name!r}: the reference accountant finds epsilon={epsilon:.6g} for the planned terms, above the "
-            f"budget {budget:g}; the plan is withdrawn; plan fewer steps or a smaller batch, or rely on our accountant "
-            "alone with verify=False",
+            f"owner {name!r}: the reference accountant finds epsilon={rounded_up(epsilon, 6)} for the planned terms, "
+            f"above the budget {budget:g}; the plan is withdrawn; plan fewer steps or a smaller batch, or rely on our "
+            "accountant alone with verify=False",
             owner=name,
         )
 
@@ -120,6 +121,7 @@ def check_spent(plan: Plan) -> None:
     if wrong.any():
         owner = int(np.argmax(wrong))
         raise InvalidArgumentError(
-            f"plan: it says that owner {plan.table.names[owner]!r} spends {plan.spent[owner]:g} of "
-            f"{plan.table.epsilons[owner]:g}, and its phases cost {spent[owner]:g}; it was edited: plan again"
+            f"plan: it says that owner {plan.table.names[owner]!r} spends {rounded_up(plan.spent[owner], 6)} of "
+            f"{plan.table.epsilons[owner]:g}, and its phases cost {rounded_up(spent[owner], 6)}; it was edited: "
+            "plan again"
         )

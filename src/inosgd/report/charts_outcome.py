@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import altair as alt
 
 from inosgd.report.marks import (
+    AS_IT_STANDS,
     EPSILON,
     MOST_BARS,
     SHOWN_METHOD,
@@ -61,8 +62,8 @@ def spending_chart(material: Material, tables: Tables) -> Chart:
     tooltips = [
         alt.Tooltip("method:N"),
         *owner_tooltips(),
-        alt.Tooltip("spent:Q", title="spent ε, rounded up", format=".4~r"),
-        alt.Tooltip("share:Q", title="share of the budget", format=".1%"),
+        alt.Tooltip("spent:Q", title="spent ε, rounded up", format=AS_IT_STANDS),
+        alt.Tooltip("share:Q", title="share of the budget, rounded up", format=".12~p"),
     ]
     base = alt.Chart(named("spending")).transform_filter(SHOWN)
     if len(distinct(tables["spending"], "owner")) > MOST_BARS:

@@ -28,6 +28,9 @@ EPSILON = alt.X(
     scale=alt.Scale(zero=False, padding=14),
     axis=alt.Axis(format=".4~r", tickCount=8, labelOverlap=True),
 )
+AS_IT_STANDS = ".12~r"
+"""The format of numbers that were rounded before, to the private side, and must not be rounded again."""
+
 STRICTEST_FIRST = alt.EncodingSortField(field="epsilon", op="min", order="ascending")
 
 PANEL_SPACING = {"row": 34, "column": 16}
@@ -102,7 +105,7 @@ def _axis(number: str) -> str:
 
 def owner_tooltips() -> list[alt.Tooltip]:
     """Who it is and what they allow."""
-    return [alt.Tooltip("owner:N"), alt.Tooltip("epsilon:Q", title="budget ε", format=".4~r")]
+    return [alt.Tooltip("owner:N"), alt.Tooltip("epsilon:Q", title="budget ε", format=AS_IT_STANDS)]
 
 
 def panel_owners(material: Material) -> list[str]:

@@ -9,6 +9,7 @@ from inosgd.analysis.summary import MeanSd
 from inosgd.report.material import Material, MethodRow, OwnerFacts
 from inosgd.report.tables import Table, rows_of
 from inosgd.report.verdicts import mean_of, worst_owner
+from inosgd.shown import EXACT, rounded_up
 from inosgd.studyfile.description import GUARANTEE, NOT_COVERED
 
 LISTED_OWNERS = 6
@@ -187,7 +188,7 @@ def _owner_numbers(material: Material, tables: dict[str, Table]) -> list[list[st
             method,
             owner,
             f"{budgets[owner]:g}",
-            _number(spent.get((method, owner)), ".4g"),
+            _spent(spent.get((method, owner))),
             *(_number(ends.get((method, owner), {}).get(name), form) for name, form in _END_COLUMNS),
         ]
         for method, owner in dict.fromkeys((*ends, *spent))
@@ -202,6 +203,10 @@ def _row_numbers(tables: dict[str, Table]) -> list[list[str]]:
         [row["method"], row["plan"], *(_number(row[name], ".1%") for name in ("overall", "worst", "imbalance"))]
         for row in rows_of(tables.get("pareto", {}))
     ]
+
+
+def _spent(value: float | None) -> str:
+    return "" if value is None else rounded_up(value, EXACT)
 
 
 def _number(value: float | None, form: str) -> str:

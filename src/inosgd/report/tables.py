@@ -1,7 +1,7 @@
 """Tables: the numbers behind each chart, one row for each thing that is drawn.
 
 A table is a mapping from column names to columns of equal length. Numbers have five digits: more than any chart or
-tooltip shows. What was spent is rounded up.
+tooltip shows. What was spent is rounded up, and shown as it stands here.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from inosgd.analysis.summary import mean_sd
 from inosgd.report.material import Material, OwnerFacts
+from inosgd.shown import rounded_up
 from inosgd.studies import views
 from inosgd.studies.results import Result
 
@@ -53,11 +54,9 @@ def _short(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(f"{value:.5g}")
 
 
-def _up(value: float) -> float | None:
-    if not math.isfinite(value) or value <= 0:
-        return 0.0 if value == 0 else None
-    unit = 10.0 ** (math.floor(math.log10(value)) - 4)
-    return float(f"{math.ceil(value / unit - 1e-9) * unit:.5g}")
+def _up(value: float, within: float, digits: int = 4) -> float | None:
+    """No less than ``value``, with few digits; charts and tables show all of them."""
+    return float(rounded_up(value, digits, within=within)) if math.isfinite(value) else None
 
 
 def _spread(name: str, values: Sequence[float]) -> dict[str, float | None]:
@@ -125,8 +124,8 @@ def spending_rows(material: Material) -> Iterator[dict[str, Any]]:
                 yield {
                     "method": row.label,
                     **_owned(owner),
-                    "spent": _up(spent),
-                    "share": _up(spent / owner.epsilon),
+                    "spent": _up(spent, owner.epsilon),
+                    "share": _up(spent / owner.epsilon, 1.0, 3),
                 }
 
 

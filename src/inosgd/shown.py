@@ -1,0 +1,54 @@
+"""Shown: epsilons as people read them, with few digits, and never better than they are.
+
+What was spent is rounded up and what is left is rounded down. Values that programs read (JSON, ledgers, plans) are not
+rounded.
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+
+EXACT = 17
+"""So many digits tell any two floating-point numbers apart."""
+
+LEAST_WRITTEN_OUT, LARGEST_WRITTEN_OUT = Decimal("1e-4"), Decimal("1e6")
+"""Smaller and larger numbers are shown as 1e-5 or 1e+7."""
+
+
+def rounded_up(epsilon: float, digits: int = 4, *, within: float | None = None) -> str:
+    """What was spent, or any other bound on a loss, with this many digits.
+
+    Guarantee: the number that is shown is at least ``epsilon``. If ``epsilon`` keeps to the budget ``within``, so does
+    the number, with as many more digits as that takes; if it does not, neither does the number.
+
+    >>> rounded_up(0.99901, 3), rounded_up(1.23412, 3), rounded_up(1.23412, 3, within=1.2345)
+    ('1', '1.24', '1.2342')
+    """
+    shown = _rounded(epsilon, digits, ROUND_CEILING)
+    if within is None or not epsilon <= within:
+        return shown
+    finer = (_rounded(epsilon, more, ROUND_CEILING) for more in range(digits, EXACT + 1))
+    return next((text for text in finer if float(text) <= within), shown)
+
+
+def rounded_down(epsilon: float, digits: int = 4) -> str:
+    """What is left of a budget, with this many digits.
+
+    Guarantee: the number that is shown is at most ``epsilon``.
+
+    >>> rounded_down(0.99999, 3), rounded_down(0.0)
+    ('0.999', '0')
+    """
+    return _rounded(epsilon, digits, ROUND_FLOOR)
+
+
+def _rounded(epsilon: float, digits: int, direction: str) -> str:
+    """The decimal that Python writes for ``epsilon``, rounded exactly; infinity, NaN and 0 are themselves."""
+    epsilon = float(epsilon)
+    if not math.isfinite(epsilon) or epsilon == 0:
+        return f"{epsilon:g}"
+    exact = Decimal(repr(epsilon))
+    unit = Decimal(1).scaleb(exact.adjusted() - digits + 1)
+    rounded = exact.quantize(unit, rounding=direction).normalize()
+    return f"{rounded:f}" if LEAST_WRITTEN_OUT <= abs(rounded) < LARGEST_WRITTEN_OUT else f"{rounded:e}"
