@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from inosgd.shown import rounded_up
+
 
 class InosgdError(Exception):
     """Any error that inosgd raises on purpose."""
@@ -36,7 +38,7 @@ class BudgetExceededError(InosgdError):
     def __init__(self, owner: str, epsilon: float, spent: float, step: int) -> None:
         super().__init__(
             f"step {step} is refused: owner {owner!r} allows epsilon={epsilon:g} and would have spent "
-            f"{spent:g}; plan fewer steps or more noise, or ask the owner for a larger budget"
+            f"{rounded_up(spent, 6)}; plan fewer steps or more noise, or ask the owner for a larger budget"
         )
         self.owner, self.epsilon, self.spent, self.step = owner, epsilon, spent, step
 
