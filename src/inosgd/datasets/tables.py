@@ -34,10 +34,14 @@ MOST_NAMES = 12
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Table:
-    """Some columns of a file, all equally long. Sensitive: it holds the data themselves."""
+    """Some columns of a file, all equally long. Sensitive: it holds the data themselves.
+
+    A piece of a longer table begins with row ``first``, counted from 0.
+    """
 
     path: Path
     columns: Any
+    first: int = 0
 
     def __len__(self) -> int:
         return int(self.columns.num_rows)
@@ -97,9 +101,9 @@ class Table:
             raise self.cell_error(column, int(np.argmax(flags)), problem)
 
     def cell_error(self, column: str, row: int, problem: str) -> InvalidArgumentError:
-        """The error for one cell, to be raised by the caller; ``row`` counts from 0."""
+        """The error for one cell, to be raised by the caller; ``row`` counts from 0, within this piece."""
         return InvalidArgumentError(
-            f"{self.path}: column {column!r}, row {row + 1}: {self.value(column, row)!r} {problem}"
+            f"{self.path}: column {column!r}, row {self.first + row + 1}: {self.value(column, row)!r} {problem}"
         )
 
 

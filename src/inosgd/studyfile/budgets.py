@@ -9,6 +9,7 @@ import numpy as np
 from inosgd._arrays import FloatArray
 from inosgd.datasets.tables import Table, Texts, column_names, read_table
 from inosgd.owners import Budget
+from inosgd.studyfile.labels import Names
 from inosgd.studyfile.reading import StudyFile
 
 
@@ -44,14 +45,16 @@ def read_budgets(path: Path, default_delta: float | None) -> dict[str, Budget]:
     return {name: Budget(epsilon, delta) for name, epsilon, delta in rows}
 
 
-def budgets_by_epsilon(epsilons: FloatArray, delta: float) -> tuple[Texts, dict[str, Budget]]:
+def budgets_by_epsilon(epsilons: FloatArray, delta: float) -> tuple[Names, dict[str, Budget]]:
     """Rows that allow the same form one owner, called after what they allow: its name for each row, and its budget.
 
     The guarantee is per example, so it is the same as if every row were an owner of its own.
     """
     values, of_row = np.unique(epsilons, return_inverse=True)
-    names = np.array([_name(value) for value in values.tolist()], dtype=object)
-    return names[of_row], {name: Budget(value, delta) for name, value in zip(names, values.tolist(), strict=True)}
+    names = tuple(_name(value) for value in values.tolist())
+    return Names(of_row, names), {
+        name: Budget(value, delta) for name, value in zip(names, values.tolist(), strict=True)
+    }
 
 
 def row_epsilons(table: Table, column: str) -> FloatArray:

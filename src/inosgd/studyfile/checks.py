@@ -13,7 +13,15 @@ from inosgd.planning.request import Target
 from inosgd.studyfile.features import CategoricalFeature, NumericFeature, TextFeature
 from inosgd.studyfile.models import BUILT_IN, FACTORY, argument_names
 from inosgd.studyfile.problems import ABSENT, Problem
-from inosgd.studyfile.schema import ArrayData, ImageData, StudySchema, TableData, TailSection, TrainingSection
+from inosgd.studyfile.schema import (
+    ArrayData,
+    ImageData,
+    MappedData,
+    StudySchema,
+    TableData,
+    TailSection,
+    TrainingSection,
+)
 
 
 def problems_between_keys(study: StudySchema, allowed_factory: str | None) -> list[Problem]:
@@ -51,8 +59,11 @@ def _data_problems(study: StudySchema) -> Iterator[Problem]:
         yield from _owner_problems(data)
     if isinstance(data, TableData):
         yield from _feature_problems(data)
+        yield from _stored_table_problems(data)
     if isinstance(data, ArrayData):
         yield from _array_problems(data)
+    if isinstance(data, MappedData) and data.unaccounted_scaling:
+        yield Problem("data.unaccounted_scaling", True, _NOT_FITTED)
 
 
 def _owner_problems(data: TableData | ImageData | ArrayData) -> Iterator[Problem]:
@@ -94,6 +105,19 @@ def _feature_problems(data: TableData) -> Iterator[Problem]:
             yield Problem(key, "numeric" if isinstance(feature, NumericFeature) else "categorical", fix)
         if isinstance(feature, TextFeature) and len(data.features) > 1:
             yield Problem(key, ABSENT, "a column of text is read alone; leave the other features out")
+
+
+_NOT_FITTED = "nothing is fitted to data that stay on disk; leave this out, and declare every range and all categories"
+
+
+def _stored_table_problems(data: TableData) -> Iterator[Problem]:
+    if not data.on_disk:
+        return
+    for name in (*data.path, *(data.held_out.path or [])):
+        if not name.lower().endswith(".parquet"):
+            yield Problem("data.on_disk", True, f"only Parquet files stay on disk; convert {name}, or leave this out")
+    if data.unaccounted_scaling:
+        yield Problem("data.unaccounted_scaling", True, _NOT_FITTED)
 
 
 def _array_problems(data: ArrayData) -> Iterator[Problem]:

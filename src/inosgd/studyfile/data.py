@@ -15,15 +15,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from inosgd._arrays import BoolArray, IntArray
-from inosgd.datasets.tables import Texts, closest
+from inosgd._arrays import BoolArray, IntArray, RowArray, pieces
+from inosgd.datasets.tables import closest
 from inosgd.errors import InvalidArgumentError
 from inosgd.owners import Budget, Owners
 from inosgd.randomness import SeededSource, uniforms
 from inosgd.studyfile.budgets import budgets_by_epsilon, study_budgets
-from inosgd.studyfile.encoding import Encoding, codes_of
+from inosgd.studyfile.encoding import Encoding
+from inosgd.studyfile.labels import Names
+from inosgd.studyfile.opening import open_source, open_source_at
 from inosgd.studyfile.reading import StudyFile
-from inosgd.studyfile.sources import Pixels, Progress, Source, label_error, open_source, open_source_at
+from inosgd.studyfile.sources import Progress, Source, label_error
 
 DEFAULT_FRACTION = 0.2
 MOST_CLASSES = 100
@@ -31,7 +33,10 @@ MOST_CLASSES = 100
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LabelledExamples:
-    """Inputs and class numbers, as an example store. ``inputs`` is a tensor, or pixels that are scaled when taken."""
+    """Inputs and class numbers, as an example store.
+
+    ``inputs`` is a tensor, pixels that are scaled when taken, or on disk; ``targets`` are whole numbers of any width.
+    """
 
     inputs: Any
     targets: torch.Tensor
@@ -42,7 +47,7 @@ class LabelledExamples:
     def take(self, indices: IntArray) -> tuple[torch.Tensor, torch.Tensor]:
         """The batch at ``indices``."""
         rows = torch.from_numpy(indices)
-        return self.inputs[rows], self.targets[rows]
+        return self.inputs[rows], self.targets[rows].long()
 
     def followed_by(self, other: LabelledExamples) -> LabelledExamples:
         """These examples, then those of ``other``."""
@@ -106,7 +111,7 @@ def load_data(study: StudyFile, progress: Progress | None = None) -> StudyData:
     inputs = source.encode(encoding)
     judged_inputs = inputs if judged is source else judged.encode(encoding)
     examples = LabelledExamples(_rows(inputs, training), torch.from_numpy(targets))
-    kept = HeldOutExamples(_rows(judged_inputs, held_out), torch.from_numpy(judged_targets), groups)
+    kept = HeldOutExamples(_rows(judged_inputs, held_out), torch.from_numpy(judged_targets).long(), groups)
     return StudyData(owners, examples, kept if len(held_out) else None, encoding, classes)
 
 
@@ -126,13 +131,15 @@ def joined_data(study: StudyFile, data: StudyData, path: Path, budgets: dict[str
     owners, groups = _owners(study, source, training, source, held_out, budgets)
     inputs = source.encode(data.encoding)
     examples = LabelledExamples(_rows(inputs, training), torch.from_numpy(targets))
-    kept = HeldOutExamples(_rows(inputs, held_out), torch.from_numpy(judged_targets), groups)
+    kept = HeldOutExamples(_rows(inputs, held_out), torch.from_numpy(judged_targets).long(), groups)
     return StudyData(owners, examples, kept if len(held_out) else None, data.encoding, data.classes)
 
 
 def held_out_rows(count: int, fraction: float, seed: int) -> BoolArray:
     """Which of ``count`` rows are held out: each by a coin of its own, whatever the number of rows."""
-    held_out: BoolArray = uniforms(SeededSource(seed).stream("held-out"), count) < fraction
+    source, held_out = SeededSource(seed).stream("held-out"), np.zeros(count, dtype=np.bool_)
+    for start, piece in pieces(held_out):
+        held_out[start : start + len(piece)] = uniforms(source, len(piece)) < fraction
     return held_out
 
 
@@ -151,7 +158,7 @@ def _split(study: StudyFile, source: Source) -> tuple[IntArray, IntArray]:
 
 def only_rows(inputs: Any, rows: torch.Tensor) -> Any:
     """Some of the inputs, in the form that they have."""
-    return inputs.only(rows) if isinstance(inputs, Pixels) else inputs[rows]
+    return inputs[rows] if isinstance(inputs, torch.Tensor) else inputs.only(rows)
 
 
 def _rows(inputs: Any, rows: IntArray) -> Any:
@@ -159,9 +166,7 @@ def _rows(inputs: Any, rows: IntArray) -> Any:
 
 
 def _joined(first: Any, second: Any) -> Any:
-    if isinstance(first, Pixels):
-        return Pixels(torch.cat([first.pixels, second.pixels]))
-    return torch.cat([first, second])
+    return torch.cat([first, second]) if isinstance(first, torch.Tensor) else first.followed_by(second)
 
 
 def _classes(study: StudyFile, source: Source, training: IntArray) -> tuple[str, ...]:
@@ -169,7 +174,7 @@ def _classes(study: StudyFile, source: Source, training: IntArray) -> tuple[str,
     if declared is not None:
         return tuple(declared)
     labels = source.labels
-    found = sorted(set(labels.targets[training]), key=_natural)
+    found = sorted(labels.targets.of(training), key=_natural)
     if len(found) < 2:
         raise InvalidArgumentError(
             f"{source.path}: {labels.targets_from}: all training examples are of the class {found[0]!r}; a model needs "
@@ -196,9 +201,9 @@ _ONLY_HELD_OUT = (
 )
 
 
-def _class_numbers(source: Source, rows: IntArray, classes: Sequence[str], problem: str) -> IntArray:
+def _class_numbers(source: Source, rows: IntArray, classes: Sequence[str], problem: str) -> RowArray:
     labels = source.labels
-    codes = codes_of(labels.targets[rows], classes)
+    codes = labels.targets.among(classes, rows)
     if (codes < 0).any():
         row = int(rows[int(np.argmax(codes < 0))])
         raise label_error(source, labels.targets_from, labels.targets[row], row, problem)
@@ -218,21 +223,21 @@ def _owners(
     if budgets is None:
         names, budgets = _by_epsilon(source, study.schema.budgets.delta)
         judged_names, _ = _by_epsilon(judged, study.schema.budgets.delta)
-        budgets = {name: budgets[name] for name in budgets if name in set(names[training])}
+        present = set(names.of(training))
+        budgets = {name: budgets[name] for name in budgets if name in present}
     elif names is None or judged_names is None:
         raise InvalidArgumentError(f"{source.path}: it names no owners; give data.owner")
-    for row in training.tolist():
-        if names[row] not in budgets:
-            place = study.schema.budgets.file or "[budgets.owners]"
-            fix = (
-                f"is an owner without a budget; add it to {place}, or correct it: {closest(names[row], list(budgets))}"
-            )
-            raise label_error(source, source.labels.owners_from, names[row], row, fix)
-    owners = Owners.from_labels(list(names[training]), budgets)
-    return owners, codes_of(judged_names[held_out], owners.table.names)
+    rows = names.among(list(budgets), training)
+    if (rows < 0).any():
+        row = int(training[int(np.argmax(rows < 0))])
+        place = study.schema.budgets.file or "[budgets.owners]"
+        fix = f"is an owner without a budget; add it to {place}, or correct it: {closest(names[row], list(budgets))}"
+        raise label_error(source, source.labels.owners_from, names[row], row, fix)
+    owners = Owners.from_rows(rows, budgets)
+    return owners, judged_names.among(owners.table.names, held_out).astype(np.int64)
 
 
-def _by_epsilon(source: Source, delta: float | None) -> tuple[Texts, dict[str, Budget]]:
+def _by_epsilon(source: Source, delta: float | None) -> tuple[Names, dict[str, Budget]]:
     if source.labels.epsilons is None or delta is None:
         raise InvalidArgumentError(f"{source.path}: it names no budgets; give data.epsilon and budgets.delta")
     return budgets_by_epsilon(source.labels.epsilons, delta)

@@ -197,8 +197,8 @@ class ArrayEncoding:
     symbols: int | None = None
     fitted: bool = False
 
-    def encode(self, path: Path, array: Array) -> torch.Tensor:
-        """Numbers scaled to -1 to 1, or symbols as they are."""
+    def encode(self, path: Path, array: Array, first: int = 0) -> torch.Tensor:
+        """Numbers scaled to -1 to 1, or symbols as they are; a piece of an array begins with example ``first``."""
         if array.shape[1:] != self.shape:
             raise InvalidArgumentError(
                 f"{path}: array {self.name!r} has examples of shape {array.shape[1:]}, not {self.shape}; reshape it"
@@ -207,7 +207,7 @@ class ArrayEncoding:
             return torch.from_numpy(self.range.scaled(array))
         wrong = (array < 0) | (array >= (self.symbols or 0))
         if not np.issubdtype(array.dtype, np.integer) or wrong.any():
-            row = int(np.argmax(wrong.reshape(len(array), -1).any(axis=1)))
+            row = first + int(np.argmax(wrong.reshape(len(array), -1).any(axis=1)))
             raise InvalidArgumentError(
                 f"{path}: array {self.name!r}, row {row + 1}: symbols are whole numbers from 0, the padding, to "
                 f"{(self.symbols or 0) - 1}; correct them, or data.vocabulary_size"

@@ -6,16 +6,20 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from inosgd.datasets.image_folder import find_images
+from inosgd.datasets.image_folder import SUFFIXES, find_images
+from inosgd.datasets.tables import DELIMITERS
 from inosgd.errors import InvalidArgumentError
 from inosgd.studyfile.reading import StudyFile
-from inosgd.studyfile.schema import ImageData
+from inosgd.studyfile.schema import ImageData, MappedData
 
 
 def study_fingerprints(study: StudyFile) -> dict[str, str]:
     """A checksum of every file and folder that the study names, by its name there."""
     data = study.schema.data
     names = [*([data.path] if isinstance(data.path, str) else data.path), *(data.held_out.path or [])]
+    if isinstance(data, MappedData):
+        arrays = [name for name in (data.inputs, data.target, data.owner, data.epsilon) if name is not None]
+        names = [f"{folder}/{array}.npy" for folder in names for array in arrays]
     if isinstance(data, ImageData):
         names += [index for index in (data.index, data.held_out.index) if index is not None]
     if study.schema.budgets.file is not None:
@@ -24,16 +28,24 @@ def study_fingerprints(study: StudyFile) -> dict[str, str]:
 
 
 def fingerprint(path: Path) -> str:
-    """The SHA-256 of a file; of a folder that of the names and digests of its images, in the order of names."""
+    """The SHA-256 of a file; of a folder that of the names and digests of its files, in the order of names."""
     if not path.exists():
         raise InvalidArgumentError(f"{path}: there is no such file or folder; correct the path")
     if path.is_file():
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     total = hashlib.sha256()
-    for image in find_images(path):
-        total.update(f"{image.relative_to(path).as_posix()}\0{fingerprint(image)}\n".encode())
+    for each in _files(path):
+        total.update(f"{each.relative_to(path).as_posix()}\0{fingerprint(each)}\n".encode())
     return total.hexdigest()
+
+
+def _files(folder: Path) -> list[Path]:
+    """Images alone; or arrays; or images with the table that lists them."""
+    others = [path for path in folder.rglob("*") if path.suffix.lower() in (".npy", ".parquet", *DELIMITERS)]
+    if not others:
+        return find_images(folder)
+    return sorted([*others, *(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)])
 
 
 def refuse_changes(recorded: Mapping[str, str], found: Mapping[str, str], budgets: str | None = None) -> None:

@@ -18,7 +18,7 @@ from inosgd.studyfile.problems import ABSENT, Problem, StudyFileError
 from inosgd.studyfile.schema import StudySchema
 
 LARGEST_FILE = 16 * 2**20
-KINDS = ("table", "images", "npz")
+KINDS = ("table", "images", "npz", "npy")
 MOST_LEVELS = 32
 _WITHIN_A_KEY = re.compile(r"[^=\[\]{},#\n]+")
 

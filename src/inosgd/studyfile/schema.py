@@ -57,10 +57,11 @@ class _Data(_Section):
 
 
 class TableData(_Data):
-    """Rows of a CSV, TSV or Parquet file."""
+    """Rows of a CSV, TSV or Parquet file; Parquet may stay on disk, and every batch is read from there."""
 
     kind: Literal["table"]
     path: Annotated[list[Text], Field(min_length=1), BeforeValidator(_paths)]
+    on_disk: bool = False
     delimiter: Annotated[str, StringConstraints(min_length=1, max_length=1)] | None = None
     target: Text
     owner: Text | None = None
@@ -87,9 +88,9 @@ class ImageData(_Data):
 
 
 class ArrayData(_Data):
-    """Arrays of an ``.npz`` file, one entry per example."""
+    """Arrays, one entry per example."""
 
-    kind: Literal["npz"]
+    kind: Literal["npz", "npy"]
     path: Text
     inputs: Text = "inputs"
     target: Text = "targets"
@@ -99,6 +100,18 @@ class ArrayData(_Data):
     vocabulary_size: Annotated[int, Field(ge=2, le=10_000_000)] | None = None
     unaccounted_scaling: bool = False
     outside_range: Literal["refuse", "clamp"] = "refuse"
+
+
+class NpzData(ArrayData):
+    """Arrays of an ``.npz`` file."""
+
+    kind: Literal["npz"]
+
+
+class MappedData(ArrayData):
+    """Arrays of ``.npy`` files in one folder, which stay on disk: every batch is read from there."""
+
+    kind: Literal["npy"]
 
 
 class OwnerBudget(_Section):
@@ -180,7 +193,7 @@ class EvaluationSection(_Section):
 class StudySchema(_Section):
     """A whole study file."""
 
-    data: Annotated[TableData | ImageData | ArrayData, Field(discriminator="kind")]
+    data: Annotated[TableData | ImageData | NpzData | MappedData, Field(discriminator="kind")]
     budgets: Budgets
     model: ModelSection
     training: TrainingSection

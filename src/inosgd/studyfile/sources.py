@@ -28,22 +28,12 @@ from inosgd.studyfile.encoding import (
     TextColumn,
 )
 from inosgd.studyfile.features import CategoricalFeature, Feature, NumericFeature, TextFeature
+from inosgd.studyfile.labels import Labels, named
 from inosgd.studyfile.reading import StudyFile
 from inosgd.studyfile.schema import ArrayData, ImageData, TableData
 
 Progress = Callable[[Sequence[Path], str], Iterable[Path]]
 """Shows how far the reading of many files has come: the same files, one after the other."""
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Labels:
-    """What each row is and whose it is; ``targets_from`` and ``owners_from`` say where that was read, for messages."""
-
-    targets: Texts
-    targets_from: str
-    owners: Texts | None
-    owners_from: str
-    epsilons: FloatArray | None
 
 
 class Source(Protocol):
@@ -61,7 +51,7 @@ class Source(Protocol):
         """The declared encoding; what is not declared is fitted to the ``training`` rows."""
 
     def encode(self, encoding: Any) -> Any:
-        """The inputs of all rows: a tensor, or `Pixels`."""
+        """The inputs of all rows: a tensor, or what is turned into one when it is taken."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -79,6 +69,10 @@ class Pixels:
     def only(self, rows: torch.Tensor) -> Pixels:
         """Some of the images, still as bytes."""
         return Pixels(self.pixels[rows])
+
+    def followed_by(self, other: Pixels) -> Pixels:
+        """These images, then those of ``other``."""
+        return Pixels(torch.cat([self.pixels, other.pixels]))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -141,42 +135,17 @@ class ArraySource:
         return encoding.encode(self.file, self.inputs)
 
 
-def open_source(study: StudyFile, *, held_out: bool = False, progress: Progress | None = None) -> Source:
-    """The study's training data, or the data that it keeps apart as held out."""
-    data = study.schema.data
-    apart = (data.held_out.path or []) if held_out else None
-    if isinstance(data, TableData):
-        return _open_table(study, data, data.path if apart is None else apart)
-    if isinstance(data, ImageData):
-        index = data.held_out.index if held_out else data.index
-        return _open_images(study, data, data.path if apart is None else apart[0], index, progress)
-    return _open_arrays(study, data, data.path if apart is None else apart[0])
-
-
-def open_source_at(study: StudyFile, path: Path) -> Source:
-    """Data of the study's kind at ``path``, which is not in the study: what owners who join bring."""
-    data, name = study.schema.data, str(path.absolute())
-    if isinstance(data, TableData):
-        return _open_table(study, data, [name])
-    if isinstance(data, ArrayData):
-        return _open_arrays(study, data, name)
-    if data.index is not None:
-        raise InvalidArgumentError(f"{path}: images that a table lists cannot join a run; train anew with all of them")
-    return _open_images(study, data, name, None, None)
-
-
 def label_error(source: Source, origin: str, value: object, row: int, problem: str) -> InvalidArgumentError:
     """The error for the label of one row, to be raised by the caller; ``row`` counts from 0."""
     return InvalidArgumentError(f"{source.path}: {origin}, row {row + 1}: {shortened(str(value))!r} {problem}")
 
 
-def _open_table(study: StudyFile, data: TableData, names: Sequence[str]) -> TableSource:
+def open_table(study: StudyFile, data: TableData, names: Sequence[str]) -> TableSource:
+    """A table, read into memory."""
     paths = [study.locate(name) for name in names]
     wanted = {name: f"data.features.{name}" for name in data.features}
     table = read_table(paths, wanted | _label_columns(data), data.delimiter)
-    for name, feature in data.features.items():
-        if isinstance(feature, NumericFeature) and data.outside_range == "refuse" and feature.low is not None:
-            _refuse_outside(table, name, feature)
+    refuse_outside(data, table)
     return TableSource(str(table.path), _labels(data, table), table, data.features)
 
 
@@ -187,49 +156,58 @@ def _label_columns(data: TableData | ImageData) -> dict[str, str]:
 
 def _labels(data: TableData | ImageData, table: Table) -> Labels:
     return Labels(
-        table.texts(str(data.target)),
+        named(table.texts(str(data.target))),
         f"column {data.target!r}",
-        None if data.owner is None else table.texts(data.owner),
+        None if data.owner is None else named(table.texts(data.owner)),
         f"column {data.owner!r}",
         None if data.epsilon is None else row_epsilons(table, data.epsilon),
     )
 
 
-def _refuse_outside(table: Table, name: str, feature: NumericFeature) -> None:
-    outside = Range(feature.low or 0.0, feature.high or 0.0).outside(table.numbers(name))
-    if outside.any():
-        problem = (
-            f"lies outside the declared range [{feature.low:g}, {feature.high:g}]; correct it, widen the range by "
-            'what is publicly known, or bring such values to its ends with data.outside_range = "clamp"'
-        )
-        raise table.cell_error(name, int(np.argmax(outside)), problem)
+def refuse_outside(data: TableData, table: Table) -> None:
+    """Raise if a number lies outside its declared range, unless such numbers are to be brought to its ends."""
+    for name, feature in data.features.items():
+        if data.outside_range == "clamp" or not isinstance(feature, NumericFeature) or feature.low is None:
+            continue
+        outside = Range(feature.low, feature.high or 0.0).outside(table.numbers(name))
+        if outside.any():
+            problem = (
+                f"lies outside the declared range [{feature.low:g}, {feature.high:g}]; correct it, widen the range by "
+                'what is publicly known, or bring such values to its ends with data.outside_range = "clamp"'
+            )
+            raise table.cell_error(name, int(np.argmax(outside)), problem)
+
+
+def declared_column(name: str, feature: Feature) -> Column | None:
+    """The column if the study declares all about it; None if something is to be fitted."""
+    if isinstance(feature, TextFeature):
+        return TextColumn(name, feature.tokens, feature.max_length, feature.vocabulary_size)
+    if isinstance(feature, CategoricalFeature):
+        return None if feature.categories is None else CategoricalColumn(name, feature.categories)
+    if feature.low is None or feature.high is None:
+        return None
+    return NumericColumn(name, Range(feature.low, feature.high))
 
 
 def _column(name: str, feature: Feature, table: Table, training: IntArray) -> Column:
-    if isinstance(feature, TextFeature):
-        return TextColumn(name, feature.tokens, feature.max_length, feature.vocabulary_size)
+    declared = declared_column(name, feature)
+    if declared is not None:
+        return declared
     if isinstance(feature, NumericFeature):
-        if feature.low is not None and feature.high is not None:
-            return NumericColumn(name, Range(feature.low, feature.high))
         return NumericColumn(name, Range.fitted(table.numbers(name)[training]), fitted=True)
-    return _categorical(name, feature, table, training)
-
-
-def _categorical(name: str, feature: CategoricalFeature, table: Table, training: IntArray) -> CategoricalColumn:
-    if feature.categories is not None:
-        return CategoricalColumn(name, feature.categories)
     return CategoricalColumn(name, tuple(sorted(set(table.texts(name)[training]))), fitted=True)
 
 
-def _open_images(
+def open_images(
     study: StudyFile, data: ImageData, name: str, index: str | None, progress: Progress | None
 ) -> ImageSource:
+    """Images, read into memory."""
     folder = study.locate(name)
     if index is None:
         files = list_images(folder, str(data.layout))
         paths = [file.path for file in files]
-        targets, owners = _objects([file.target for file in files]), _objects([file.owner for file in files])
-        labels = Labels(targets, "class folders", owners, "owner folders", None)
+        targets, owners = (_objects([getattr(file, key) for file in files]) for key in ("target", "owner"))
+        labels = Labels(named(targets), "class folders", named(owners), "owner folders", None)
     else:
         table = read_table([study.locate(index)], {data.file: "data.file"} | _label_columns(data))
         labels = _labels(data, table)
@@ -240,38 +218,43 @@ def _open_images(
     return ImageSource(str(folder), labels, form, pixels)
 
 
-def _open_arrays(study: StudyFile, data: ArrayData, name: str) -> ArraySource:
+def open_arrays(study: StudyFile, data: ArrayData, name: str) -> ArraySource:
+    """Arrays, read into memory."""
     path = study.locate(name)
     keys = {key: getattr(data, key) for key in ("inputs", "target", "owner", "epsilon")}
     arrays = read_arrays(path, {array: f"data.{key}" for key, array in keys.items() if array is not None})
     inputs = array_numbers(path, data.inputs, arrays[data.inputs])
     if inputs.ndim < 2:
         raise InvalidArgumentError(f"{path}: array {data.inputs!r} has one number per example; give a second dimension")
-    if data.range is not None and data.outside_range == "refuse":
-        _refuse_outside_array(path, data.inputs, Range(*data.range), inputs)
-    owners = None if data.owner is None else array_texts(path, data.owner, arrays[data.owner])
-    epsilons = None if data.epsilon is None else _array_epsilons(path, data.epsilon, arrays[data.epsilon])
-    targets = array_texts(path, data.target, arrays[data.target])
+    refuse_outside_array(data, path, inputs)
+    owners = None if data.owner is None else named(array_texts(path, data.owner, arrays[data.owner]))
+    epsilons = None if data.epsilon is None else array_epsilons(path, data.epsilon, arrays[data.epsilon])
+    targets = named(array_texts(path, data.target, arrays[data.target]))
     labels = Labels(targets, f"array {data.target!r}", owners, f"array {data.owner!r}", epsilons)
     return ArraySource(str(path), labels, path, data, inputs)
 
 
-def _refuse_outside_array(path: Path, name: str, declared: Range, inputs: Array) -> None:
+def refuse_outside_array(data: ArrayData, path: Path, inputs: Array, first: int = 0) -> None:
+    """The same for an array, or a piece of one that begins with example ``first``."""
+    if data.range is None or data.outside_range == "clamp":
+        return
+    declared = Range(*data.range)
     outside = declared.outside(inputs).reshape(len(inputs), -1).any(axis=1)
     if outside.any():
         raise InvalidArgumentError(
-            f"{path}: array {name!r}, row {int(np.argmax(outside)) + 1}: it leaves the declared data.range "
-            f"[{declared.low:g}, {declared.high:g}]; correct it, widen the range by what is publicly known, or bring "
-            'such values to its ends with data.outside_range = "clamp"'
+            f"{path}: array {data.inputs!r}, row {first + int(np.argmax(outside)) + 1}: it leaves the declared "
+            f"data.range [{declared.low:g}, {declared.high:g}]; correct it, widen the range by what is publicly known, "
+            'or bring such values to its ends with data.outside_range = "clamp"'
         )
 
 
-def _array_epsilons(path: Path, name: str, array: Array) -> FloatArray:
-    epsilons = array_numbers(path, name, array).astype(np.float64)
+def array_epsilons(path: Path, name: str, array: Array, first: int = 0) -> FloatArray:
+    """A flat array of budgets, each greater than 0; a piece of one begins with example ``first``."""
+    epsilons = array_numbers(path, name, array, first).astype(np.float64)
     if epsilons.ndim != 1 or not (epsilons > 0).all():
         row = int(np.argmin(epsilons > 0)) if epsilons.ndim == 1 else 0
         raise InvalidArgumentError(
-            f"{path}: array {name!r}, row {row + 1}: give one epsilon greater than 0 per example"
+            f"{path}: array {name!r}, row {first + row + 1}: give one epsilon greater than 0 per example"
         )
     return epsilons
 
