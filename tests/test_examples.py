@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import Dataset
 
 from inosgd.errors import InvalidArgumentError
-from inosgd.examples import TensorStore, as_store
+from inosgd.examples import DatasetStore, TensorStore, as_store
 
 ROWS = torch.arange(12).reshape(6, 2)
 
@@ -59,3 +60,46 @@ def test_an_empty_dataset_and_uneven_tensors_are_refused():
         as_store(Lines(0))
     with pytest.raises(InvalidArgumentError, match=r"first dimensions \[5, 6\]"):
         as_store((ROWS, ROWS[:5]))
+
+
+class Sentences(Dataset):
+    """Sequences of two, three, ... symbols, with a label each."""
+
+    def __len__(self) -> int:
+        return 5
+
+    def __getitem__(self, index: int):
+        return {"symbols": torch.arange(index + 2), "label": index}
+
+
+def test_examples_of_unequal_lengths_are_refused_by_their_shapes():
+    store = as_store(Sentences())
+    assert store.take(np.array([3]))["symbols"].tolist() == [[0, 1, 2, 3, 4]]
+    with pytest.raises(InvalidArgumentError, match=r"shapes \(2,\) and \(5,\) in one batch.*pad or cut all") as caught:
+        store.take(np.array([0, 3, 1]))
+    assert isinstance(caught.value.__context__, RuntimeError)  # what torch had to say is kept
+
+
+def test_a_collate_of_ones_own_may_pad():
+    def padded(examples):
+        symbols = nn.utils.rnn.pad_sequence([each["symbols"] for each in examples], batch_first=True)
+        return {"symbols": symbols, "label": torch.tensor([each["label"] for each in examples])}
+
+    store = as_store(DatasetStore(Sentences(), collate=padded))
+    assert store.take(np.array([1, 0]))["symbols"].tolist() == [[0, 1, 2], [0, 1, 0]]
+    assert store.take(np.zeros(0, dtype=np.int64))["symbols"].shape == (0, 2)
+
+
+def test_other_errors_of_a_data_set_are_its_own():
+    class Uneven(Lines):
+        def __getitem__(self, index):
+            return {"x": index} if index else {"y": index}
+
+    with pytest.raises(InvalidArgumentError, match="differ in structure"):
+        as_store(Uneven(6)).take(np.array([0, 1]))
+
+    def broken(examples):
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        DatasetStore(Lines(6), collate=broken).take(np.array([0, 1]))

@@ -6,6 +6,7 @@ torch ``Dataset``. A batch has the same shape with fewer rows; an empty batch ha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -45,11 +46,20 @@ class TensorStore:
         return pytree.tree_map(lambda tensor: tensor[rows.to(tensor.device)], self._tensors)
 
 
-class DatasetStore:
-    """Examples read one by one from a map-style ``Dataset`` and collated."""
+Collate = Callable[[list[Any]], Examples]
+"""From a list of examples to a batch: a tree of tensors with one row per example."""
 
-    def __init__(self, dataset: Dataset[Any]) -> None:
-        self._dataset = dataset
+
+class DatasetStore:
+    """Examples read one by one from a map-style ``Dataset`` and collated.
+
+    Examples of unequal lengths need padding. To one length for all of them, in the data set, is always right. A
+    ``collate`` of one's own that pads to the longest of the batch is right only if the model ignores padding: otherwise
+    an example's gradient depends on which others were drawn, and neither clipping nor the guarantee holds.
+    """
+
+    def __init__(self, dataset: Dataset[Any], collate: Collate = default_collate) -> None:
+        self._dataset, self._collate = dataset, collate
         self._count = len(dataset)  # type: ignore[arg-type]
         if self._count == 0:
             raise InvalidArgumentError("examples: the data set is empty; give at least one example")
@@ -60,8 +70,13 @@ class DatasetStore:
     def take(self, indices: IntArray) -> Examples:
         """The collated examples; an empty batch is the shape of the first example with no rows."""
         if len(indices) == 0:
-            return pytree.tree_map(lambda tensor: tensor[:0], default_collate([self._dataset[0]]))
-        return default_collate([self._dataset[index] for index in indices.tolist()])
+            return pytree.tree_map(lambda tensor: tensor[:0], self._collate([self._dataset[0]]))
+        examples = [self._dataset[index] for index in indices.tolist()]
+        try:
+            return self._collate(examples)
+        except Exception:
+            _refuse_unequal_shapes(examples)
+            raise
 
 
 def as_store(examples: Any) -> ExampleStore:
@@ -73,6 +88,25 @@ def as_store(examples: Any) -> ExampleStore:
     if isinstance(examples, ExampleStore) and not isinstance(examples, torch.Tensor | np.ndarray):
         return examples
     return TensorStore(examples)
+
+
+def _refuse_unequal_shapes(examples: list[Any]) -> None:
+    """Raise if two examples differ in structure or shape; the message names no example, since drawn ones are secret."""
+    leaves, structures = zip(*(pytree.tree_flatten(example) for example in examples), strict=True)
+    if len(set(map(str, structures))) > 1:
+        raise InvalidArgumentError(
+            "examples: those of the data set differ in structure, such as keys that only some have; return the same "
+            "tree of tensors for each"
+        )
+    for place, values in enumerate(zip(*leaves, strict=True)):
+        shapes = sorted({tuple(np.shape(value)) for value in values if not isinstance(value, str)})
+        if len(shapes) > 1:
+            raise InvalidArgumentError(
+                f"examples: tensor {place} of the data set's examples has shapes {shapes[0]} and {shapes[-1]} in one "
+                "batch, which do not fit together; pad or cut all examples to one length in the data set (sequences: "
+                "to a fixed length, with a symbol for padding that the model ignores), or give "
+                "DatasetStore(dataset, collate=...)"
+            )
 
 
 def _as_tensor(leaf: Any) -> Any:
