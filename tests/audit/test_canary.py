@@ -5,23 +5,29 @@ Seeds are fixed. With correct code a finding is false with probability at most 5
 
 from __future__ import annotations
 
+import dataclasses
+from contextlib import contextmanager
+
 import numpy as np
 import pytest
 
 from inosgd import DP_SGD, IDP_SGD, INO_SGD
 from inosgd.audit import canary
+from inosgd.audit import practice as practice_module
 from inosgd.audit.canary import Game, Played, play, play_order, repeated_finding, tasks_of, verdict
 from inosgd.audit.controls import CONTROLS
 from inosgd.audit.practice import honest
 from inosgd.errors import InosgdError, InvalidArgumentError
+from inosgd.gradients import BookkeepingEngine
+from inosgd.gradients.engine import BatchGradients, Measured
 from inosgd.studies.runner import Failure
 from tests.audit import tiny
 
 RUNS, CANARIES = 150, 3000
 
 
-def _repeated(game: Game, kind: str, runs: int = RUNS) -> Played:
-    rows = game.owners
+def _repeated(game: Game, kind: str, runs: int = RUNS, rows=None) -> Played:
+    rows = game.owners if rows is None else np.array(rows)
     if kind == "order":
         games = [[play_order(game, row, f"order/{run}/{row}") for row in rows.tolist()] for run in range(runs)]
         parts = [
@@ -57,7 +63,7 @@ def _one_run(game: Game, canaries: int = CANARIES):
 @pytest.fixture(scope="module")
 def correct() -> dict[str, Played]:
     game = tiny.game_of()
-    return {"data": _repeated(game, "data"), "order": _repeated(game, "order", 60)}
+    return {"data": _repeated(game, "data"), "order": _repeated(game, "order", 40)}
 
 
 def test_correct_code_is_not_rejected(correct):
@@ -70,8 +76,12 @@ def test_correct_code_is_not_rejected(correct):
 
 def test_the_audit_of_correct_code_sees_something(correct):
     """Not rejecting would be easy without power: the liberal owner's bound must come near the accounted epsilon."""
-    found = _findings(tiny.game_of(), correct["data"])["liberal", "white"]
+    game = tiny.game_of()
+    found = _findings(game, correct["data"])["liberal", "white"]
     assert found.lower_bound_of_noise > 0.2 * found.accounted
+    scores, included = correct["order"].white[:, 1], correct["order"].included[:, 1]
+    right = ((scores > 0) == included).mean()  # 78% at best; 40 guesses of a blind view reach 65% with probability 4%
+    assert 0.65 <= right <= 0.95
 
 
 def test_one_run_of_correct_code_is_not_rejected_and_sees_something():
@@ -80,9 +90,12 @@ def test_one_run_of_correct_code_is_not_rejected_and_sees_something():
     assert found["liberal", "white"].lower_bound > 0.2 * found["liberal", "white"].accounted
 
 
-@pytest.mark.parametrize(("name", "runs"), [("half-noise", 300), ("rejection", 45)])
+@pytest.mark.parametrize(("name", "runs"), [("half-noise", 240), ("rejection", 45)])
 def test_repeated_trainings_catch(name, runs):
-    """Half the noise moves the best share of right guesses from 78% to 90%: 200 trials reject with power 99%."""
+    """Half the noise moves the best share of right guesses from 78% to 90%: 160 trials reject with power 99%.
+
+    Rejection puts a canary, the only one of its class, into every batch: what was said to be rare is certain.
+    """
     game = tiny.game_of(CONTROLS[name].spoil, IDP_SGD)
     found = _findings(game, _repeated(game, "data", runs), confidence=0.95)
     for view in ("white", "black"):
@@ -95,9 +108,14 @@ def test_one_run_catches(name):
 
 
 def test_an_unstable_order_is_caught_by_accomplices():
+    """It moves the sum by 2.75 thresholds instead of 1: 97% of guesses are right where 78% are possible.
+
+    50 trials reject if 45 are right, which has a power of 99.9%.
+    """
     game = tiny.game_of(CONTROLS["unstable-order"].spoil)
-    found = _findings(game, _repeated(game, "order", 120), ("white",), confidence=0.95)
-    assert found["liberal", "white"].rejected
+    played = _repeated(game, "order", 75, [1])
+    found = repeated_finding(game.claim(1), "order", played.included[:, 0], played.white[:, 0], 0.95)
+    assert found.rejected
 
 
 @pytest.mark.parametrize("row", [0, 1])
@@ -120,6 +138,53 @@ def test_the_observer_sees_the_noisy_sums():
     assert (steps[~played.included[0]] == 0).all()
     taken = np.round(steps[played.included[0]])
     assert 0 < taken.mean() < game.claimed.steps
+
+
+def test_accomplices_without_a_canary_are_seen_as_nothing_at_every_step():
+    """Without noise an absent canary leaves exactly what the auditor subtracts, and a present one its threshold."""
+    game = tiny.game_of(CONTROLS["no-noise"].spoil)
+    multiplier = float(game.claimed.phases[0].terms.noise_multipliers()[1])
+    for run in range(6):
+        played = play_order(game, 1, f"look/{run}")
+        taken = float(played.black[0, 0]) * multiplier
+        assert abs(taken - round(taken)) < 1e-3
+        assert (round(taken) > 0) == bool(played.included[0, 0])
+
+
+@dataclasses.dataclass(frozen=True)
+class HalfNorms:
+    """An engine that measures every gradient at half its norm, so that clipping lets twice the threshold pass."""
+
+    engine: BookkeepingEngine = dataclasses.field(default_factory=BookkeepingEngine)
+
+    @contextmanager
+    def on(self, model, losses, examples):
+        with self.engine.on(model, losses, examples) as gradients:
+            yield _Halved(gradients)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Halved:
+    gradients: BatchGradients
+
+    def measure(self):
+        measured = self.gradients.measure()
+        return Measured(measured.losses, measured.grad_norms / 2)
+
+    def weighted_sum(self, coefficients):
+        return self.gradients.weighted_sum(coefficients)
+
+
+def test_canaries_go_through_the_engine_that_users_run(monkeypatch):
+    """An engine whose norms are wrong is seen: without noise a canary moves the sum by two thresholds, not one."""
+    game = tiny.game_of(CONTROLS["no-noise"].spoil)
+    rows, multiplier = np.ones(40, dtype=np.int64), float(game.claimed.phases[0].terms.noise_multipliers()[1])
+    correct = play(game, rows, "engine")
+    monkeypatch.setattr(practice_module, "BookkeepingEngine", HalfNorms)
+    wrong = play(game, rows, "engine")
+    moved = correct.black[0][correct.included[0]] * multiplier
+    assert moved.max() <= game.claimed.steps
+    assert wrong.black[0][wrong.included[0]] * multiplier == pytest.approx(2 * moved, rel=1e-3)
 
 
 def test_white_box_score_is_the_likelihood_ratio():

@@ -31,6 +31,16 @@ def test_other_settings_and_other_folders_are_refused(tmp_path):
         AuditFolder(tmp_path / "else", {"seed": 0})
 
 
+def test_a_folder_whose_creation_was_interrupted_is_taken_up(tmp_path):
+    folder = tmp_path / "audit"
+    folder.mkdir()
+    (folder / ".configuration.json.partial").write_text("{")
+    AuditFolder(folder, {"seed": 0})
+    (folder / "NOT-PRIVATE.txt").unlink()
+    AuditFolder(folder, {"seed": 0})
+    assert (folder / "NOT-PRIVATE.txt").exists()
+
+
 def test_nothing_in_a_file_is_executed(tmp_path):
     folder = AuditFolder(tmp_path / "audit", json.loads("{}"))
     np.savez(folder.path / "evil.npz", confidences=np.array([{"a": 1}], dtype=object))

@@ -15,6 +15,13 @@ Two ways, and what each assumes:
 `one_run_epsilon` (Steinke, Nasr and Jagielski 2023)
     One training into which each of ``bits`` examples was put by its own fair coin. Guesses within a training depend
     on each other, so that intervals for independent trials do not apply; the theorem of `one_run_p_value` does.
+
+A claim is a whole profile, δ for every ε. Every point of it bounds the same probability, and the smallest of several
+bounds is a bound: `rates_reject` and `one_run_rejects` use the best point and need no correction for having looked at
+all of them. `rejects` uses the point ε = 0, where right guesses are all that counts.
+
+Thresholds and numbers of guesses that are chosen on trials are never used on the same trials: `best_threshold` and
+`one_run_bound` take trials, or bits, of their own to choose on.
 """
 
 from __future__ import annotations
@@ -30,6 +37,7 @@ from scipy.stats import beta, binom
 from inosgd import _validate
 from inosgd._arrays import BoolArray, FloatArray
 from inosgd.accounting.privacy_loss import PrivacyProfile
+from inosgd.accounting.profile import best_true_positive_rate
 from inosgd.errors import InvalidArgumentError
 
 LARGEST_EPSILON = 100.0
@@ -124,21 +132,36 @@ def rejects(profile: PrivacyProfile, counts: Counts, confidence: float) -> bool:
     return advantage_lower_bound(counts, confidence) > profile.delta(0.0)
 
 
+def rates_reject(profile: PrivacyProfile, counts: Counts, confidence: float) -> bool:
+    """Whether no mechanism with this ``profile`` can have these rates: they lie above its best ROC curve.
+
+    Guarantee:
+        For a mechanism that has the profile, true with probability at most 1 - confidence: it takes that one of the two
+        bounds of `Counts.rates` fails. Whenever `epsilon_lower_bound` exceeds the profile's epsilon, this is true.
+    """
+    low, high = counts.rates(confidence)
+    return low > best_true_positive_rate(profile, high)
+
+
 def epsilon_within_family(
-    family: Callable[[float], PrivacyProfile], counts: Counts, delta: float, confidence: float
+    family: Callable[[float], PrivacyProfile], refuted: Callable[[PrivacyProfile], bool], delta: float
 ) -> float:
     """A lower bound on epsilon at ``delta`` for a mechanism of which only the amount of noise is unknown.
 
-    ``family(s)`` is the profile of the claimed mechanism with s times its noise. Every s that `rejects` refutes is
-    ruled out, so the truth lies below the smallest refuted one, and its epsilon above that one's. Tighter than
+    ``family(s)`` is the profile of the claimed mechanism with s times its noise, and ``refuted`` says whether trials
+    contradict a profile (`rejects` or `one_run_rejects`). Profiles fall as s grows, so whatever refutes one s refutes
+    all larger ones: the truth lies below the smallest refuted s, and its epsilon above that one's. Tighter than
     `epsilon_lower_bound`, which must find the worst (ε, δ) by rare events, and as good as the assumption.
+
+    Guarantee:
+        If the assumption holds, above the truth with no more probability than ``refuted`` refutes a true profile with.
     """
     low, high = -6.0, 6.0  # noise from a 64th of the claim to 64 times it, as powers of two
-    if not rejects(family(2.0**high), counts, confidence):
+    if not refuted(family(2.0**high)):
         return 0.0
     while high - low > 0.01:
         middle = (low + high) / 2
-        low, high = (low, middle) if rejects(family(2.0**middle), counts, confidence) else (middle, high)
+        low, high = (low, middle) if refuted(family(2.0**middle)) else (middle, high)
     return family(2.0**high).epsilon(delta)
 
 
@@ -147,11 +170,26 @@ def best_threshold(scores: FloatArray, included: BoolArray) -> float:
 
     Of several that do equally well the middle one is taken: between two heaps it lies between them.
     """
-    values = np.unique(scores)
-    candidates = (values[1:] + values[:-1]) / 2 if len(values) > 1 else values
-    right = np.array([Counts.at(each, scores, included).correct for each in candidates.tolist()])
-    best = candidates[right == right.max()]
-    return float(best[(len(best) - 1) // 2])
+    values, places = np.unique(scores, return_inverse=True)
+    if len(values) == 1:
+        return float(values[0])
+    present = np.bincount(places, weights=included, minlength=len(values))
+    absent = np.bincount(places, weights=~included, minlength=len(values))
+    right = np.cumsum(absent)[:-1] + present.sum() - np.cumsum(present)[:-1]
+    best = np.flatnonzero(right == right.max())
+    chosen = best[(len(best) - 1) // 2]
+    return float((values[chosen] + values[chosen + 1]) / 2)
+
+
+def most_revealing_threshold(
+    scores: FloatArray, included: BoolArray, delta: float, confidence: float, candidates: int = 60
+) -> float:
+    """The threshold with the largest `epsilon_lower_bound`, to be used on other trials than these."""
+    ends = np.geomspace(1e-3, 0.5, candidates // 2)
+    thresholds = np.unique(np.quantile(scores, np.concatenate([ends, 1 - ends]))).tolist()
+    return float(
+        max(thresholds, key=lambda each: epsilon_lower_bound(Counts.at(each, scores, included), delta, confidence))
+    )
 
 
 def mean_lower_bound(values: FloatArray, confidence: float) -> float:
@@ -223,6 +261,27 @@ def one_run_epsilon(bits: int, guesses: int, correct: int, delta: float, confide
     return low
 
 
+_POINTS = 24
+
+
+def one_run_rejects(profile: PrivacyProfile, bits: int, guesses: int, correct: int, confidence: float) -> bool:
+    """Whether no mechanism with this ``profile`` can have been guessed so well, by the best of some of its points.
+
+    Guarantee:
+        Under the conditions of `one_run_p_value`, for a mechanism that has the profile, true with probability at most
+        1 - confidence. For each v the smallest of the bounds on P[right guesses >= v] is a bound; let v be the smallest
+        number at which it is below 1 - confidence: nothing is rejected below v, and v is reached that rarely.
+    """
+    _validate.open_unit(confidence=confidence)
+    if not guesses:
+        return False
+    furthest = min(profile.epsilon(0.01 * (1 - confidence) / bits), LARGEST_EPSILON)
+    return any(
+        one_run_p_value(bits, guesses, correct, epsilon, profile.delta(epsilon)) < 1 - confidence
+        for epsilon in np.linspace(0.0, furthest, _POINTS).tolist()
+    )
+
+
 def guess_extremes(scores: FloatArray, high: int, low: int) -> tuple[BoolArray, BoolArray]:
     """Guess "in" for the ``high`` highest and "out" for the ``low`` lowest scores; who was guessed, and what.
 
@@ -252,6 +311,10 @@ class OneRun:
     correct: int
     epsilon: float
 
+    def rejects(self, profile: PrivacyProfile, confidence: float) -> bool:
+        """See `one_run_rejects`."""
+        return one_run_rejects(profile, self.bits, self.guesses, self.correct, confidence)
+
 
 def one_run_bound(
     scores: FloatArray, included: BoolArray, calibrating: BoolArray, delta: float, confidence: float
@@ -259,30 +322,43 @@ def one_run_bound(
     """Guess the extremes of ``scores`` and bound epsilon.
 
     How many are guessed is chosen on the ``calibrating`` bits, which are then given away: given their coins, the rest
-    is a mechanism on the other bits, private for each of them as before, so that the theorem holds for those.
+    is a mechanism on the other bits, private for each of them as before, so that the theorem holds for those. A bit
+    whose score is NaN is never guessed, and counts as a bit all the same.
     """
-    known, tested = scores[calibrating], scores[~calibrating]
+    there = ~np.isnan(scores)
+    known, tested = calibrating & there, ~calibrating & there
+    bits, level = int((~calibrating).sum()), 1 - confidence
     shares = max(
         itertools.product(SHARES, SHARES),
-        key=lambda pair: _promise(known, included[calibrating], pair, len(tested), confidence),
+        key=lambda pair: _promise(
+            scores[known], included[known], pair, int(tested.sum()), confidence, 2 * delta * bits / level
+        ),
     )
-    guessed, guess = guess_extremes(tested, *_numbers(shares, len(tested)))
-    correct = int((guess == included[~calibrating])[guessed].sum())
+    guessed, guess = guess_extremes(scores[tested], *_numbers(shares, int(tested.sum())))
+    correct = int((guess == included[tested])[guessed].sum())
     guesses = int(guessed.sum())
-    return OneRun(len(tested), guesses, correct, one_run_epsilon(len(tested), guesses, correct, delta, confidence))
+    return OneRun(bits, guesses, correct, one_run_epsilon(bits, guesses, correct, delta, confidence))
 
 
 def _promise(
-    scores: FloatArray, included: BoolArray, shares: tuple[float, float], bits: int, confidence: float
+    scores: FloatArray,
+    included: BoolArray,
+    shares: tuple[float, float],
+    among: int,
+    confidence: float,
+    lost: float,
 ) -> float:
-    """The bound that guessing these shares would give if it went on as it did on these scores."""
+    """The bound that guessing these shares would give if it went on as it did on these scores.
+
+    ``lost``: so many right guesses more than expected are needed before delta's part of the p-value is small enough.
+    """
     guessed, guess = guess_extremes(scores, *_numbers(shares, len(scores)))
-    guesses = sum(_numbers(shares, bits))
+    guesses = sum(_numbers(shares, among))
     if not guessed.any() or not guesses:
         return -1.0
     right = int((guess == included)[guessed].sum())
     accuracy = (right + 0.5) / (int(guessed.sum()) + 1)  # a share that was right by luck alone is not believed
-    low, _ = clopper_pearson(int(accuracy * guesses), guesses, confidence)
+    low, _ = clopper_pearson(max(int(accuracy * guesses - lost), 0), guesses, confidence)
     return _log_ratio(low, 1 - low)
 
 

@@ -12,30 +12,40 @@ white-box
 
     No other score separates better: with correct code the audit reaches the accountant's own trade-off.
 black-box
-    The auditor sees the final model only; the score is the sum of all x_t.
+    The auditor may ask the final model about the canary, whose answer is the canary's weight; the score is how far it
+    moved, the sum of all x_t.
 repeated
     Independent trainings on the study's data with one canary per owner. The first third of them chooses a threshold;
     on the others the counts are bounded by Clopper and Pearson's intervals (`inosgd.audit.bounds.Counts`). Two bounds:
     one without assumptions, and one for a mechanism of which only the amount of noise is in doubt.
 one-run
     A single training with thousands of canaries per owner and the bound of Steinke, Nasr and Jagielski. It holds
-    whatever canaries do to each other.
+    whatever canaries do to each other. A quarter of the canaries chooses how many of the others are guessed.
 order
     Only for methods with a tail. Repeated trainings without real examples: public accomplices with equal losses and
     a canary that ranks before or behind them. The auditor, who knows the code, gives the accomplices signs such that
     every change of their weights by the canary adds up. With correct code the whole change is exactly C (Thm. 3.3).
 
 All bounds of one audit hold together with its confidence (Bonferroni over owners, views and bounds). An owner's claim
-is rejected if the share of right guesses contradicts its privacy profile or a bound exceeds the accounted epsilon;
-correct code is rejected with probability at most 1 - confidence.
+is rejected if right guesses or the rates of right and wrong ones contradict its privacy profile, or a bound exceeds the
+accounted epsilon; correct code is rejected with probability at most 1 - confidence. Presence by a coin is addition or
+removal of one example, the relation that is accounted for, and bounds are at each owner's own delta.
+
+What is attacked: all of `train_step` as users run it. Canaries are rows of the training examples; batches come from the
+step's own sampler, norms, clipping and sums from `BookkeepingEngine`, places and weights from the method's order and
+tail, noise from the grid release, and every step is in a ledger that would refuse one too many. What is not: layers
+other than a linear one (tests of `inosgd.gradients` compare them to plain autograd), `SecureSource` (a seed makes an
+audit repeatable), and trainings by several processes.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -51,14 +61,14 @@ from inosgd.audit.bounds import (
     epsilon_lower_bound,
     epsilon_within_family,
     one_run_bound,
+    rates_reject,
     rejects,
 )
 from inosgd.audit.claims import MOST_OWNERS, Claim, claim_of
-from inosgd.audit.insertion import CanaryEngine, CanaryModel, Inserted, MixedStore
+from inosgd.audit.insertion import CanaryModel, Inserted, losses_with_canaries, mixed
 from inosgd.audit.practice import Practice
 from inosgd.clipping import MARGIN
 from inosgd.errors import InosgdError
-from inosgd.examples import TensorStore
 from inosgd.gradients import supervised
 from inosgd.importance import importance_weights
 from inosgd.order import Candidates
@@ -142,7 +152,7 @@ class Observer:
 
     def __call__(self, state: TrainingState, _: StepDiagnostics) -> None:
         """Take in one more step."""
-        now = state.model.get_parameter("canaries").detach().numpy().copy()
+        now = state.model.get_parameter("canaries.weight").detach()[0].double().numpy().copy()
         seen = (self._before - now) * self.unit - self.baseline
         self.white += log_likelihood_ratio(seen, self.rates, self.multipliers)
         self.black += seen
@@ -168,16 +178,33 @@ def train_with(
     source: RandomSource,
 ) -> None:
     """Train the study's model on ``data`` and the inserted examples, which belong to ``rows``, under observation."""
-    coordinates = len(observer.rates)
-    model = CanaryModel(game.study.model(game.seed), coordinates)
+    model = _initial_model(game.study.model, game.seed, len(observer.rates))
     optimizer = torch.optim.SGD(model.parameters(), lr=game.study.settings.learning_rate)
     assignment = np.concatenate([data.owners.assignment, rows])
-    examples = MixedStore(TensorStore((data.inputs, data.targets)), inserted)
-    trainer = practice.trainer(assignment, examples, supervised(F.cross_entropy), CanaryEngine())
+    examples = mixed(data.inputs, data.targets, inserted, model.canaries.weight.dtype)
+    trainer = practice.trainer(assignment, examples, _LOSSES)
     last = int(data.targets.max()) if len(data.targets) else -1
     classes = np.concatenate([data.targets.numpy(), last + 1 + inserted.coordinates])  # each canary has its own class
     state = practice.start(trainer, model, optimizer, source, classes)
     fit(trainer, state, callbacks=[observer])
+
+
+_LOSSES = losses_with_canaries(supervised(F.cross_entropy))
+
+
+def _initial_model(factory: Callable[[int], nn.Module], seed: int, coordinates: int) -> CanaryModel:
+    """The model before the first step: always the same object, which the engine has to check once only."""
+    model, initial = _model_and_state(factory, seed, coordinates)
+    model.load_state_dict(initial)
+    return model
+
+
+@lru_cache(maxsize=2)
+def _model_and_state(
+    factory: Callable[[int], nn.Module], seed: int, coordinates: int
+) -> tuple[CanaryModel, dict[str, torch.Tensor]]:
+    model = CanaryModel(factory(seed), coordinates)
+    return model, copy.deepcopy(model.state_dict())
 
 
 def play(game: Game, rows: IntArray, label: str) -> Played:
@@ -204,7 +231,8 @@ def _observer(claimed: Terms, rows: IntArray, learning_rate: float, baseline: fl
 def play_order(game: Game, row: int, label: str) -> Played:
     """One training of accomplices alone, with a canary of the owner in ``row`` among them by a fair coin.
 
-    The study's model has no part in it; one with a single weight stands in for it.
+    The study's model has no part in it; one with a single weight stands in for it, in float64, in which accomplices
+    add up to what they should.
     """
     source = SeededSource(game.seed).stream(label)
     included = bool(uniforms(source.stream("coins"), 1)[0] < 0.5)
@@ -227,7 +255,7 @@ def play_order(game: Game, row: int, label: str) -> Played:
 
 
 def _single_weight(seed: int) -> nn.Module:
-    return nn.Linear(1, 1, bias=False)
+    return nn.Linear(1, 1, bias=False, dtype=torch.float64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -296,7 +324,8 @@ def _without_examples(data: StudyData) -> StudyData:
     owners = dataclasses.replace(
         data.owners, table=dataclasses.replace(data.owners.table, sizes=0 * data.owners.table.sizes), assignment=none
     )
-    return dataclasses.replace(data, owners=owners, inputs=data.inputs[:0], targets=data.targets[:0], train_groups=none)
+    inputs, targets = torch.zeros(0, 1, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)
+    return dataclasses.replace(data, owners=owners, inputs=inputs, targets=targets, train_groups=none)
 
 
 # Many trainings ----------------------------------------------------------------------------------------------------
@@ -361,7 +390,7 @@ class Finding:
         accounted: The accountant's upper bound.
         delta: At which delta.
         lower_bound: On epsilon, without assumptions.
-        lower_bound_of_noise: On epsilon, if only the amount of noise is in doubt; None where there is none.
+        lower_bound_of_noise: On epsilon, if only the amount of noise is in doubt.
         rejected: Whether the claim is refuted.
         trials: On how many trials or bits it rests.
     """
@@ -372,7 +401,7 @@ class Finding:
     accounted: float
     delta: float
     lower_bound: float
-    lower_bound_of_noise: float | None
+    lower_bound_of_noise: float
     rejected: bool
     trials: int
 
@@ -385,8 +414,7 @@ def findings(game: Game, played: dict[str, Played], confidence: float) -> list[F
     """What trainings of each kind say about every owner; all bounds hold together with ``confidence``."""
     _validate.open_unit(confidence=confidence)
     rows = game.owners.tolist()
-    bounds = 2 * 2 + 2 + (2 if "order" in played else 0)  # repeated views have two each
-    each = 1 - (1 - confidence) / (bounds * len(rows))
+    each = 1 - (1 - confidence) / bounds_of(len(rows), "order" in played)
     found = []
     for column, row in enumerate(rows):
         claim = game.claim(row)
@@ -403,25 +431,42 @@ def findings(game: Game, played: dict[str, Played], confidence: float) -> list[F
     return found
 
 
+def bounds_of(owners: int, order: bool) -> int:
+    """Over how many bounds an audit's confidence is split.
+
+    A repeated view has two for each owner, one from right guesses and one from both rates. A one-run view has one: all
+    that is concluded from its number of right guesses is wrong only if that number is as rare as the confidence says.
+    """
+    return (2 * 2 + 2 + (2 if order else 0)) * owners
+
+
 def repeated_finding(claim: Claim, view: str, included: BoolArray, scores: FloatArray, confidence: float) -> Finding:
     """From independent trainings: a third chooses the threshold, the others are counted."""
     first = len(scores) // 3
     threshold = best_threshold(scores[:first], included[:first])
     counts = Counts.at(threshold, scores[first:], included[first:])
     plain = epsilon_lower_bound(counts, claim.delta, confidence)
-    of_noise = epsilon_within_family(claim.with_noise, counts, claim.delta, confidence)
-    rejected = rejects(claim.profile, counts, confidence) or plain > claim.spent
-    return _finding(claim, view, max(plain, 0.0), of_noise, rejected, len(scores) - first)
+    of_noise = epsilon_within_family(
+        claim.with_noise, lambda profile: rejects(profile, counts, confidence), claim.delta
+    )
+    rejected = (
+        rejects(claim.profile, counts, confidence)
+        or rates_reject(claim.profile, counts, confidence)
+        or plain > claim.spent
+    )
+    return _finding(claim, view, plain, of_noise, rejected, len(scores) - first)
 
 
 def one_run_finding(claim: Claim, view: str, included: BoolArray, scores: FloatArray, confidence: float) -> Finding:
     """From one training with many canaries: a quarter of them chooses how many are guessed."""
     calibrating = np.arange(len(scores)) < len(scores) // 4
     bound = one_run_bound(scores, included, calibrating, claim.delta, confidence)
-    return _finding(claim, view, bound.epsilon, None, bound.epsilon > claim.spent, bound.bits)
+    of_noise = epsilon_within_family(claim.with_noise, lambda profile: bound.rejects(profile, confidence), claim.delta)
+    rejected = bound.rejects(claim.profile, confidence) or bound.epsilon > claim.spent
+    return _finding(claim, view, bound.epsilon, of_noise, rejected, bound.bits)
 
 
-def _finding(claim: Claim, view: str, plain: float, of_noise: float | None, rejected: bool, trials: int) -> Finding:
+def _finding(claim: Claim, view: str, plain: float, of_noise: float, rejected: bool, trials: int) -> Finding:
     return Finding(claim.name, view, claim.epsilon, claim.spent, claim.delta, plain, of_noise, rejected, trials)
 
 
@@ -443,7 +488,7 @@ def verdict(found: Sequence[Finding], confidence: float) -> str:
         owners = ", ".join(dict.fromkeys(each.owner for each in guilty))
         views = ", ".join(dict.fromkeys(each.view for each in guilty))
         return f"REJECTED at {confidence:.0%} confidence: the claim for {owners} is refuted ({views})."
-    largest = max(max(each.lower_bound, each.lower_bound_of_noise or 0.0) / each.accounted for each in found)
+    largest = max(max(each.lower_bound, each.lower_bound_of_noise) / each.accounted for each in found)
     return (
         f"Nothing is refuted at {confidence:.0%} confidence: every lower bound is below what is accounted for; the "
         f"closest comes to {largest:.0%} of it."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -44,13 +44,19 @@ class Claim:
     def with_noise(self, factor: float) -> PrivacyProfile:
         """The profile that ``factor`` times the noise would have."""
         _validate.finite_positive(factor=factor)
-        return compose(
-            SampledGaussian(each.sampling_rate, each.noise_multiplier * factor, each.steps) for each in self.mechanisms
-        )
+        return _with_noise(self.mechanisms, factor)
 
     def at_budget(self) -> PrivacyProfile:
         """All that the single point (epsilon, delta) says."""
         return PrivacyProfile(np.array([self.epsilon]), np.array([self.delta]))
+
+
+@lru_cache(maxsize=32)
+def _with_noise(mechanisms: tuple[SampledGaussian, ...], factor: float) -> PrivacyProfile:
+    """Kept for a while: all views of an owner ask for the same factors."""
+    return compose(
+        SampledGaussian(each.sampling_rate, each.noise_multiplier * factor, each.steps) for each in mechanisms
+    )
 
 
 def claim_of(plan: Plan, rows: IntArray, name: str) -> Claim:

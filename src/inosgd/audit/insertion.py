@@ -8,27 +8,23 @@ coordinates. Of the worst cases that the guarantee speaks of this is one: the re
     noise                                     if the canary was not in the batch,
     noise + the threshold, all that it may    if it was.
 
-Nothing else about the training changes: sampling, order, weights, factors, sums, the ledger, noise and update are
-those of `inosgd.training.train_step`, and the real examples go through the engine. *Accomplices* are inserted
-examples that share a canary's coordinate and are always present: with them an audit makes visible what a canary does
-to the weights of others.
+Nothing else about the training changes. A canary is an ordinary row of the examples, and its gradient is that of its
+loss: `inosgd.training.train_step` samples, measures, orders, weights, clips, sums, records and releases it, by the
+engine that real examples go through. *Accomplices* are inserted examples that share a canary's coordinate and are
+always present: with them an audit makes visible what a canary does to the weights of others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 
 from inosgd._arrays import FloatArray, IntArray
-from inosgd.examples import ExampleStore
-from inosgd.gradients import BookkeepingEngine, ExampleLosses, GradientEngine
-from inosgd.gradients.engine import BatchGradients, Measured
+from inosgd.gradients import ExampleLosses
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,74 +43,77 @@ class Inserted:
         return Inserted(self.coordinates[rows], self.gradients[rows], self.losses[rows])
 
 
-@dataclass(frozen=True, eq=False)
-class MixedBatch:
-    """Real examples first, inserted ones behind them."""
+class MixedExamples(NamedTuple):
+    """Real examples and inserted ones, one row each.
 
-    real: Any
-    count: int
-    inserted: Inserted
+    Attributes:
+        inputs: Zeros for inserted examples.
+        targets: Zeros for inserted examples.
+        coordinates: Of inserted examples; -1 marks real ones.
+        gradients: The signed norm of an inserted example's gradient.
+        losses: The loss of an inserted example.
+    """
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+    coordinates: torch.Tensor
+    gradients: torch.Tensor
+    losses: torch.Tensor
 
 
-class MixedStore:
-    """Real examples under their own indices, inserted ones under the indices that follow."""
+def mixed(inputs: torch.Tensor, targets: torch.Tensor, inserted: Inserted, dtype: torch.dtype) -> MixedExamples:
+    """Real examples first, under their own indices, and inserted ones behind them."""
+    real, more = len(targets), len(inserted)
 
-    def __init__(self, real: ExampleStore, inserted: Inserted) -> None:
-        self._real, self._inserted = real, inserted
+    def behind(start: float, values: FloatArray) -> torch.Tensor:
+        return torch.cat([torch.full((real,), start, dtype=dtype), torch.from_numpy(values).to(dtype)])
 
-    def __len__(self) -> int:
-        return len(self._real) + len(self._inserted)
-
-    def take(self, indices: IntArray) -> MixedBatch:
-        """The batch of the examples at ``indices``, which are sorted."""
-        count = int(np.searchsorted(indices, len(self._real)))
-        behind = indices[count:] - len(self._real)
-        return MixedBatch(self._real.take(indices[:count]), count, self._inserted.take(behind))
+    return MixedExamples(
+        torch.cat([inputs, inputs.new_zeros((more, *inputs.shape[1:]))]),
+        torch.cat([targets, targets.new_zeros((more, *targets.shape[1:]))]),
+        torch.from_numpy(np.concatenate([np.full(real, -1), inserted.coordinates])),
+        behind(0.0, inserted.gradients),
+        behind(0.0, inserted.losses),
+    )
 
 
 class CanaryModel(nn.Module):
-    """A model with coordinates for canaries beside its parameters; they come first in a flat gradient."""
+    """A model with one more linear layer, a weight for every canary; they come first in a flat gradient.
+
+    What the layer says about a canary is the canary's weight times its gradient: whoever may only ask the model about
+    a canary learns its weight, and no more.
+    """
 
     def __init__(self, model: nn.Module, coordinates: int) -> None:
         super().__init__()
-        self.canaries = nn.Parameter(torch.zeros(coordinates, dtype=torch.float64))
+        dtype = next(model.parameters()).dtype
+        self.canaries = nn.Linear(coordinates, 1, bias=False, dtype=dtype)
+        nn.init.zeros_(self.canaries.weight)
         self.model = model
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """What the model says; canaries have no inputs."""
+        """What the model says about real examples."""
         outputs: torch.Tensor = self.model(inputs)
         return outputs
 
-
-@dataclass(frozen=True)
-class CanaryEngine:
-    """Real examples through ``engine``, inserted ones as they are."""
-
-    engine: GradientEngine = field(default_factory=BookkeepingEngine)
-
-    @contextmanager
-    def on(self, model: nn.Module, losses: ExampleLosses, examples: MixedBatch) -> Iterator[BatchGradients]:
-        """See `GradientEngine.on`; ``model`` is a `CanaryModel`."""
-        inner, coordinates = model.get_submodule("model"), model.get_parameter("canaries").numel()
-        with self.engine.on(inner, losses, examples.real) as gradients:
-            yield _MixedGradients(gradients, examples, coordinates)
+    def about(self, coordinates: torch.Tensor, gradients: torch.Tensor) -> torch.Tensor:
+        """What the layer says about canaries; 0 about real examples, which do not touch it."""
+        inserted = coordinates >= 0
+        rows = torch.zeros(len(coordinates), self.canaries.in_features, dtype=gradients.dtype)
+        rows[inserted, coordinates[inserted]] = gradients[inserted]
+        said: torch.Tensor = self.canaries(rows)[:, 0]
+        return said
 
 
-@dataclass(frozen=True, eq=False)
-class _MixedGradients:
-    real: BatchGradients
-    batch: MixedBatch
-    coordinates: int
+def losses_with_canaries(losses: ExampleLosses) -> ExampleLosses:
+    """``losses`` for real examples; for an inserted one its constant loss, with its own gradient and nothing else."""
 
-    def measure(self) -> Measured:
-        measured, inserted = self.real.measure(), self.batch.inserted
-        return Measured(
-            np.concatenate([measured.losses, inserted.losses]),
-            np.concatenate([measured.grad_norms, np.abs(inserted.gradients)]),
-        )
+    def combined(model: nn.Module, examples: MixedExamples) -> torch.Tensor:
+        if not isinstance(model, CanaryModel):
+            raise TypeError(f"model: {type(model).__name__} has no coordinates for canaries; give a CanaryModel")
+        said = model.about(examples.coordinates, examples.gradients)
+        constant = examples.losses + (said - said.detach())
+        usual = losses(model, (examples.inputs, examples.targets))
+        return torch.where(examples.coordinates >= 0, constant, usual)
 
-    def weighted_sum(self, coefficients: FloatArray) -> torch.Tensor:
-        inserted = self.batch.inserted
-        moved = coefficients[self.batch.count :] * inserted.gradients
-        along = np.bincount(inserted.coordinates, moved, self.coordinates)
-        return torch.cat([torch.from_numpy(along), self.real.weighted_sum(coefficients[: self.batch.count]).double()])
+    return combined

@@ -96,8 +96,10 @@ class Practice:
         source: RandomSource,
         classes: IntArray,
     ) -> TrainingState:
-        """The state before the first step, with this practice's sampler in place."""
+        """The state before the first step, with this practice's sampler in place; an honest one's is the step's own."""
         state = TrainingState.start(trainer, model, optimizer, source)
+        if self.sampler is poisson:
+            return state
         terms = trainer.plan.phases[0].terms
         drawing = self.sampler(terms.sampling_rates, trainer.owners.assignment, classes)
         state.sampler, state.sampler_terms = drawing, terms  # type: ignore[assignment]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
-from inosgd._arrays import BoolArray, FloatArray
+from inosgd._arrays import BoolArray, FloatArray, IntArray
+from inosgd.errors import InvalidArgumentError
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,6 +21,11 @@ class Roc:
     @classmethod
     def of(cls, scores: FloatArray, members: BoolArray) -> Roc:
         """The curve of guessing "member" at high scores; equal scores share a point."""
+        if members.all() or not members.any():
+            raise InvalidArgumentError(
+                f"members: {int(members.sum())} of {members.size} scores are of members; a curve needs members and "
+                "others, so train more models"
+            )
         order = np.argsort(-scores, kind="stable")
         last = np.append(np.flatnonzero(np.diff(scores[order])), len(scores) - 1)
         hits = np.cumsum(members[order])[last]
@@ -43,31 +49,47 @@ class Roc:
         return grid, np.interp(grid, self.false_positive_rates, self.true_positive_rates)
 
 
-def auc_interval(
-    scores: FloatArray, members: BoolArray, confidence: float, *, seed: int = 0, resamples: int = 200
-) -> tuple[float, float]:
-    """An approximate confidence interval for the AUC of scores (models, examples).
+Interval = tuple[float, float]
 
-    Scores of one model depend on each other, so that models are resampled, not pairs; the interval is normal around
-    the AUC with the standard deviation over resamples. It is approximate: verdicts do not rest on it.
+
+@dataclass(frozen=True)
+class Intervals:
+    """Approximate confidence intervals, each by itself, of what a ROC curve is summed up by."""
+
+    auc: Interval
+    at_1_percent: Interval
+    at_1_permille: Interval
+
+
+def roc_intervals(
+    scores: FloatArray, members: BoolArray, confidence: float, *, seed: int = 0, resamples: int = 200
+) -> Intervals:
+    """Intervals for the AUC, and for the true positive rates at 1% and 0.1%, of scores (models, examples).
+
+    Scores of one model depend on each other, so that models are resampled, not pairs; an interval is normal around
+    what was found, with the standard deviation over resamples. For these examples, over trainings: nothing is said
+    about examples that were not attacked. Approximate: no verdict rests on it.
     """
     usable = np.isfinite(scores)
-    order = np.argsort(scores[usable], kind="stable")
+    order = np.argsort(-scores[usable], kind="stable")
     model_of = np.broadcast_to(np.arange(len(scores))[:, None], scores.shape)[usable][order]
     present = members[usable][order]
     rng, count = np.random.default_rng(seed), len(scores)
-    areas = []
-    for _ in range(resamples):
-        weights = np.bincount(rng.integers(count, size=count), minlength=count)[model_of].astype(np.float64)
-        areas.append(_weighted_area(weights, present))
-    centre = Roc.of(scores[usable], members[usable]).auc
-    reach = float(ndtri(1 - (1 - confidence) / 2)) * float(np.std(areas, ddof=1))
-    return max(centre - reach, 0.0), min(centre + reach, 1.0)
+    drawn = [
+        _weighted_summary(np.bincount(rng.integers(count, size=count), minlength=count)[model_of], present)
+        for _ in range(resamples)
+    ]
+    found = Roc.of(scores[usable], members[usable])
+    centres = np.array([found.auc, found.true_positive_rate_at(0.01), found.true_positive_rate_at(0.001)])
+    reach = float(ndtri(1 - (1 - confidence) / 2)) * np.std(drawn, axis=0, ddof=1)
+    ends = zip(np.maximum(centres - reach, 0.0).tolist(), np.minimum(centres + reach, 1.0).tolist(), strict=True)
+    return Intervals(*ends)
 
 
-def _weighted_area(weights: FloatArray, present: BoolArray) -> float:
-    """The AUC of weighted pairs in ascending order of score; ties, which reals do not have, count as they come."""
-    absent = np.where(present, 0.0, weights)
-    below = np.cumsum(absent) - absent
-    inside = np.where(present, weights, 0.0)
-    return float((inside * below).sum() / (inside.sum() * absent.sum()))
+def _weighted_summary(weights: IntArray, present: BoolArray) -> tuple[float, float, float]:
+    """AUC and true positive rates at 1% and 0.1% of weighted pairs in descending order of score, ties as they come."""
+    hits, alarms = np.cumsum(np.where(present, weights, 0)), np.cumsum(np.where(present, 0, weights))
+    area = float(np.dot(np.where(present, 0, weights), hits)) / (float(hits[-1]) * float(alarms[-1]))
+    ends = [int(np.searchsorted(alarms, rate * alarms[-1], side="right")) - 1 for rate in (0.01, 0.001)]
+    first, second = (float(hits[end]) / float(hits[-1]) if end >= 0 else 0.0 for end in ends)
+    return area, first, second

@@ -6,10 +6,14 @@ twice as large. By independent coins it is the addition of one, exactly what is 
 
 All shadow models start from the same initial weights. These do not depend on data, and an attacker may know them:
 sharing them makes the attack stronger.
+
+Perceptrons are trained many at a time by `inosgd.audit.batched`, whose step is compared to `train_step` draw by draw;
+other models are trained by `train_step` itself, one at a time in a process with one thread.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from inosgd._arrays import BoolArray, FloatArray
+from inosgd._arrays import BoolArray, FloatArray, IntArray
 from inosgd.audit.batched import can_stack, train_stacked
 from inosgd.audit.practice import Practice
 from inosgd.gradients import supervised
@@ -63,21 +67,21 @@ def train_shadows(task: ShadowTask) -> FloatArray:
         return logit_confidences(stack.outputs(data.inputs), data.targets)
     return np.stack(
         [
-            logit_confidences(train_one(task.study, task.practice, data, rows, source)[None], data.targets)[0]
+            logit_confidences(train_one(task, initial, data, rows, source)[None], data.targets)[0]
             for rows, source in zip(members, sources, strict=True)
         ]
     )
 
 
 def train_one(
-    study: Study, practice: Practice, data: StudyData, rows: np.typing.NDArray[np.int64], source: SeededSource
+    task: ShadowTask, initial: nn.Module, data: StudyData, rows: IntArray, source: SeededSource
 ) -> torch.Tensor:
     """One shadow model by the library's own step; its outputs for all examples."""
-    model = study.model(_seed_of(source))
-    optimizer = torch.optim.SGD(model.parameters(), lr=study.settings.learning_rate)
+    model = copy.deepcopy(initial)
+    optimizer = torch.optim.SGD(model.parameters(), lr=task.study.settings.learning_rate)
     examples = (data.inputs[rows], data.targets[rows])
-    trainer = practice.trainer(data.owners.assignment[rows], examples, supervised(F.cross_entropy))
-    state = practice.start(trainer, model, optimizer, source, data.targets.numpy()[rows])
+    trainer = task.practice.trainer(data.owners.assignment[rows], examples, supervised(F.cross_entropy))
+    state = task.practice.start(trainer, model, optimizer, source, data.targets.numpy()[rows])
     fit(trainer, state)
     return outputs_of(model, data.inputs)
 
@@ -118,10 +122,6 @@ def tasks_for(
 
 def _source(seed: int, number: int) -> SeededSource:
     return SeededSource(seed).stream(f"shadow/{number}")
-
-
-def _seed_of(source: SeededSource) -> int:
-    return int(source.state()["seed"])
 
 
 @lru_cache(maxsize=1)

@@ -15,6 +15,8 @@ from inosgd.audit import NOT_PRIVATE
 from inosgd.errors import InvalidArgumentError
 from inosgd.files import write_private
 
+_NOTE = "NOT-PRIVATE.txt"
+
 
 class AuditFolder:
     """A folder whose files belong to one configuration; what is there is not computed again.
@@ -32,11 +34,10 @@ class AuditFolder:
                 raise InvalidArgumentError(
                     f"out={str(path)!r}: it holds an audit of other settings; choose another folder, or remove it"
                 )
-            return
-        if any(path.iterdir()):
+        elif any(not name.name.startswith(".") for name in path.iterdir()):
             raise InvalidArgumentError(f"out={str(path)!r}: it is not empty and not an audit; choose another folder")
-        write_private(path / "NOT-PRIVATE.txt", (NOT_PRIVATE + "\n").encode())
         write_private(described, (json.dumps(wanted, indent=1) + "\n").encode())
+        write_private(path / _NOTE, (NOT_PRIVATE + "\n").encode())
 
     def has(self, name: str) -> bool:
         """Whether ``name`` was kept; files are written whole, so that one which exists is complete."""

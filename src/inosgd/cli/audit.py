@@ -20,7 +20,7 @@ from inosgd.audit.batched import can_stack
 from inosgd.audit.claims import subjects_of
 from inosgd.audit.controls import CONTROLS, control_named
 from inosgd.audit.drawing import roc_picture
-from inosgd.audit.lira import FEWEST_MODELS, FORMS
+from inosgd.audit.lira import FORMS
 from inosgd.audit.practice import Practice, honest
 from inosgd.audit.shadow import membership as members_of
 from inosgd.audit.shadow import tasks_for, train_shadows
@@ -29,10 +29,13 @@ from inosgd.cli.console import messages, plain_table, results, rounded_up
 from inosgd.cli.workers import Address, Backend, Jobs, chosen_workers
 from inosgd.datasets.location import data_folder
 from inosgd.errors import InvalidArgumentError
+from inosgd.files import sha256
 from inosgd.method import METHODS, Method, method_named
 from inosgd.owners import OwnerTable
 from inosgd.plan import Plan
 from inosgd.planning import VARIANTS, make_plan
+from inosgd.report.measuring import keep
+from inosgd.report.reading import read_run
 from inosgd.studies import STUDIES
 from inosgd.studies.entrant import entrants
 from inosgd.studies.registry import SCALES, SETTINGS, study_named
@@ -57,6 +60,9 @@ Seed = Annotated[int, typer.Option(help="Of everything.")]
 Scale = Annotated[str, typer.Option(help=f"Of the paper's studies: {', '.join(SCALES)}.")]
 DataFolder = Annotated[Path | None, typer.Option(help="Folder of the data sets; INOSGD_DATA if not given.")]
 Out = Annotated[Path | None, typer.Option(help="Folder of the audit; continued if it exists.")]
+Into = Annotated[
+    Path | None, typer.Option(help="A finished run of the same study and method: its report then shows the ROC.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 
 
@@ -77,23 +83,32 @@ def lira_command(
     scale: Scale = "laptop",
     data: DataFolder = None,
     out: Out = None,
+    into: Into = None,
     as_json: AsJson = False,
 ) -> None:
-    """Membership inference: shadow models on random halves, and how well members can be told from others."""
-    _validate.whole(FEWEST_MODELS, models=models)
+    """Membership inference: shadow models on random halves, and how well members can be told from others.
+
+    Ends with code 1 if a claim is refuted, unless that was asked for with --control.
+    """
+    _validate.whole(membership.FEWEST_MODELS, models=models)
     _validate.open_unit(confidence=confidence)
     if form not in FORMS:
         raise InvalidArgumentError(f"form={form!r}: choose one of {', '.join(FORMS)}")
     audited = _Audited.of(study, method, variant, control, steps, seed, scale, data, halves=True)
+    if into is not None:
+        _check_run(into, audited)
     folder = audited.folder("lira", out)
     with chosen_workers(backend, jobs, address, continues=True) as workers:
         _train_shadows(audited, range(models), folder, workers)
     report = _lira_report(audited, models, folder, confidence)
     folder.write("summary.json", json.dumps(report, indent=1) + "\n")
+    if into is not None:
+        keep(into, "roc", {audited.method.name: _curves(report["owners"][form])})
     if as_json:
         typer.echo(json.dumps(report))
-        return
-    _print_lira(report, form)
+    else:
+        _print_lira(report, form)
+    _end(report)
 
 
 @app.command("canary")
@@ -115,7 +130,10 @@ def canary_command(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Worst-case gradients: the most that somebody who sees every step, or the final model, can tell."""
+    """Worst-case gradients: the most that somebody who sees every step, or the final model, can tell.
+
+    Ends with code 1 if a claim is refuted, unless that was asked for with --control.
+    """
     _validate.open_unit(confidence=confidence)
     audited = _Audited.of(study, method, variant, control, steps, seed, scale, data, halves=False)
     game = canary.Game(audited.study, audited.data, audited.claimed, audited.practice, seed)
@@ -127,8 +145,9 @@ def canary_command(
     folder.write("summary.json", json.dumps(report, indent=1) + "\n")
     if as_json:
         typer.echo(json.dumps(report))
-        return
-    _print_canary(report)
+    else:
+        _print_canary(report)
+    _end(report)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -176,6 +195,7 @@ class _Audited:
             "variant": self.method.variant,
             "control": self.control,
             "seed": self.seed,
+            "plan": sha256(self.claimed.to_json().encode()),
             **more,
         }
         digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
@@ -264,13 +284,15 @@ def _lira_report(audited: _Audited, models: int, folder: AuditFolder, confidence
     subjects = subjects_of(audited.claimed, audited.data)
     found = {form: membership.attack(confidences, members, subjects, form, confidence) for form in FORMS}
     title = f"LiRA on {audited.study.name}, {audited.method.name}, {models} models"
-    folder.write("roc.svg", roc_picture(found["online"], title))
+    for form, attacked in found.items():
+        folder.write(f"roc-{form}.svg", roc_picture(attacked, f"{title}, {form}"))
     return {
         **audited.described(),
         "models": models,
         "confidence": confidence,
         "owners": {form: [each.to_json() for each in attacked] for form, attacked in found.items()},
         "verdict": {form: membership.verdict(attacked, confidence) for form, attacked in found.items()},
+        "rejected": any(each.rejected for attacked in found.values() for each in attacked),
         "folder": str(folder.path),
     }
 
@@ -297,12 +319,15 @@ def _print_lira(report: Mapping[str, Any], form: str) -> None:
         for row in owners
     )
     at_budget = ", ".join(f"{row['highest_auc_at_budget']:.3f}" for row in owners)
+    usual = ", ".join(f"{row['empirical_epsilon']:.2f}" for row in owners)
+    confidence = f"{report['confidence']:.0%}"
     shown.print(
-        f"\nat 1%, at .1%: percent of members found at that rate of false alarms. most: no attack can do better if the "
-        f"accounted profile holds (knowing only the budgets, AUC {at_budget}). "
-        f"ε ≥: lower bounds at each owner's δ, all together with {report['confidence']:.0%} confidence "
-        f"(Bonferroni over {2 * len(owners)}), and so are those on the advantage, true less false positive rate: "
-        f"{advantages}."
+        f"\n±: approximate {confidence} interval of each. at 1%, at .1%: percent of members found at that rate of "
+        f"false alarms. most: no attack can do better if the accounted profile holds (knowing only the budgets, AUC "
+        f"{at_budget}). ε ≥: lower bounds at each owner's δ, all together with {confidence} confidence "
+        f"(Bonferroni over {membership.bounds_of(len(owners))}), and so are those on the advantage, true less false "
+        f"positive rate: {advantages}. If pairs of a model and an example were independent, as is often assumed, "
+        f"Clopper and Pearson's bounds on both rates would give ε ≥ {usual}."
     )
     _print_end(report, report["verdict"][form])
 
@@ -350,13 +375,15 @@ def _canary_report(
         "confidence": confidence,
         "findings": [each.to_json() for each in found],
         "verdict": canary.verdict(found, confidence),
+        "rejected": any(each.rejected for each in found),
         "folder": str(folder.path),
     }
 
 
 def _print_canary(report: Mapping[str, Any]) -> None:
     shown, found = results(), report["findings"]
-    bounds = sum(1 if row["lower_bound_of_noise"] is None else 2 for row in found)
+    views, owners = {row["view"] for row in found}, {row["owner"] for row in found}
+    bounds = canary.bounds_of(len(owners), "order" in views)
     shown.print(f"[bold]Canaries in {report['study']}: {report['description']}[/]")
     shown.print(
         _head(report) + f", {report['runs']} repeated trainings, {report['canaries']} canaries per owner in one\n"
@@ -374,12 +401,11 @@ def _canary_table(found: Sequence[Mapping[str, Any]]) -> Table:
     table = plain_table("owner", "view", right=("ε ≥", "if Gaussian", "spent", "of", "trials", ""))
     for index, row in enumerate(found):
         first = index == 0 or found[index - 1]["owner"] != row["owner"]
-        of_noise = row["lower_bound_of_noise"]
         table.add_row(
             row["owner"] if first else "",
             row["view"],
             f"{row['lower_bound']:.2f}",
-            "" if of_noise is None else f"{of_noise:.2f}",
+            f"{row['lower_bound_of_noise']:.2f}",
             rounded_up(row["accounted"], 3),
             _number(row["budget"]),
             str(row["trials"]),
@@ -403,6 +429,27 @@ def _print_end(report: Mapping[str, Any], verdict: str) -> None:
         expected = ", ".join(CONTROLS[report["control"]].caught_by)
         shown.print(f"This was a control with a known defect. Audits that catch it: {expected}.")
     shown.print(f"[yellow]{NOT_PRIVATE}[/]\nFolder: {report['folder']}")
+
+
+def _end(report: Mapping[str, Any]) -> None:
+    if report["rejected"] and report["control"] is None:
+        raise typer.Exit(1)
+
+
+def _check_run(folder: Path, audited: _Audited) -> None:
+    """Refuse a run of another study, or without the audited method, before anything is trained."""
+    material = read_run(folder)
+    labels = [row.label for row in material.rows]
+    if material.title != audited.study.name or audited.method.name not in labels:
+        raise InvalidArgumentError(
+            f"into={str(folder)!r}: it is a run of {material.title} by {', '.join(labels)}; give one of "
+            f"{audited.study.name} by {audited.method.name}"
+        )
+
+
+def _curves(owners: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What `inosgd.report.extras` reads about one row."""
+    return {row["owner"]: {**row["roc"], "area": row["auc"], "highest_area": row["highest_auc"]} for row in owners}
 
 
 def _number(value: float | str) -> str:
