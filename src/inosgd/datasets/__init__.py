@@ -16,6 +16,8 @@ from inosgd.datasets.catalogue import CATALOGUE, load
 from inosgd.datasets.embeddings import load_npz
 from inosgd.datasets.files import MissingDataError
 from inosgd.datasets.labelled import DataSet, LabelledExamples, model_inputs
+from inosgd.datasets.mapped import MappedExamples
+from inosgd.datasets.parquet import ParquetExamples
 from inosgd.datasets.synthetic import synthetic
 
 __all__ = [
@@ -26,7 +28,9 @@ __all__ = [
     "DataSet",
     "Group",
     "LabelledExamples",
+    "MappedExamples",
     "MissingDataError",
+    "ParquetExamples",
     "Spread",
     "assign",
     "load",
