@@ -17,8 +17,8 @@ whose outcome was only in memory. The resumed run has the model, the optimizer, 
 random stream as they were; it draws the same samples, orders, masks and noise from them, with a seeded source and with
 a secure one, and so computes the same bits as the first time. The ledger compares the streams and terms of each such
 step with its record and charges nothing: one outcome was computed twice. Bits are the same on the same machine with the
-same number of threads; where rounding differs, the first outcome was never seen by anybody, because it died in memory
-(steps up to a release are never computed again).
+same number of threads and processes (`inosgd.distributed` says how often on another number); where rounding differs,
+the first outcome was never seen by anybody, because it died in memory (steps up to a release are never computed again).
 
     with run.lock():
         state = begin(run, trainer, model, optimizer, SecureSource())       # or resume(run, trainer, model, optimizer)

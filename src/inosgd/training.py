@@ -246,7 +246,7 @@ def torch_seeded_by(source: RandomSource, rank: int = 0) -> Iterator[None]:
 def _seed_torch(seed: int) -> None:
     """``torch.manual_seed``; where CUDA has not started it would keep a stack trace of every call for later."""
     accelerator = torch.accelerator.current_accelerator()
-    if accelerator is None or (accelerator.type == "cuda" and not torch.cuda.is_initialized()):
+    if accelerator is None or (accelerator.type == "cuda" and not torch.cuda.is_initialized()):  # type: ignore[no-untyped-call]
         torch.default_generator.manual_seed(seed)
     else:
         torch.manual_seed(seed)
@@ -315,7 +315,8 @@ def _check_same_everywhere(trainer: Trainer, state: TrainingState) -> None:
         return
     trainer.peers.check_same(
         versions=(torch.__version__, np.__version__),
-        plan=trainer.plan.to_json(),
+        plan=[phase.to_json() for phase in trainer.plan.phases],
+        budgets=trainer.plan.table.to_json(),
         owners=trainer.owners.assignment.tobytes(),
         examples=len(trainer.store),
         method=(trainer.method.name, trainer.method.importance, trainer.method.order.name, trainer.method.clipping),

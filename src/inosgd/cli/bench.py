@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from inosgd.bench import distributed as bench_of_processes
 from inosgd.bench import plan as bench_of_plans
 from inosgd.bench import step as bench_of_steps
 from inosgd.cli.console import messages
@@ -39,6 +40,18 @@ def step_bench(
     with messages().status("measuring steps; this takes minutes"):
         result = bench_of_steps.bench_step(repeats=repeats)
     _show(result, bench_of_steps.format_markdown(result), as_json, out)
+
+
+@app.command("distributed")
+def distributed_bench(
+    steps: Annotated[int, typer.Option(help="Steps of every network on every number of processes.")] = 7,
+    as_json: Json = False,
+    out: Markdown = None,
+) -> None:
+    """A step on 1, 2 and 4 processes, its share of communication, and a projection to many machines."""
+    with messages().status("measuring steps on several processes; this takes a minute or two"):
+        result = bench_of_processes.bench_distributed(steps=steps)
+    _show(result, bench_of_processes.format_markdown(result), as_json, out)
 
 
 def _show(value: Any, markdown: str, as_json: bool, out: Path | None) -> None:
