@@ -39,6 +39,9 @@ COMMANDS = {
         "new:new_command", "Write a commented study file that runs as it is, with a small table to run it on."
     ),
     "train": Listed("train:train_command", "Train a model on your own data under individual budgets."),
+    "tune": Listed(
+        "tune:tune_command", "Choose learning rate, clipping threshold, tail and plan of a study by trying them."
+    ),
     "resume": Listed(
         "resume:resume_command",
         "Go on with a run from its last checkpoint, to the same model as if it had never stopped.",

@@ -1,0 +1,201 @@
+"""``inosgd tune``: choose settings of a study, on public data for nothing, or on private data at a known price."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.markup import escape
+
+from inosgd.accounting.selection import DRAWS, trials_named
+from inosgd.cli.console import messages, plain_table, results
+from inosgd.cli.folders import run_folder
+from inosgd.cli.workers import Address, Backend, Jobs, chosen_workers
+from inosgd.errors import InvalidArgumentError
+from inosgd.files import write_private
+from inosgd.models.saved import save_model
+from inosgd.randomness import SecureSource
+from inosgd.shown import rounded_up
+from inosgd.studyfile.reading import StudyFile, read_study
+from inosgd.tuning.candidates import Space
+from inosgd.tuning.pricing import Priced, price_tuning
+from inosgd.tuning.private import Chosen, described, price_list, tune_on_private_data
+from inosgd.tuning.public import WHY_FREE, Scored, tune_on_public_data
+from inosgd.tuning.trials import RANKINGS
+
+MOST_OWNERS = 40
+
+Values = Annotated[str | None, typer.Option(help="Values to choose from, separated by commas.")]
+
+
+def tune_command(
+    study: Annotated[Path, typer.Argument(help="A study file; `inosgd new` writes one.")],
+    public: Annotated[bool, typer.Option("--public", help="Every example of STUDY is public: free.")] = False,
+    private: Annotated[bool, typer.Option("--private", help="They are private: every owner pays, as shown.")] = False,
+    learning_rate: Values = None,
+    clipping_threshold: Values = None,
+    tail: Annotated[str | None, typer.Option(help="Lengths of the tail, as shares of the batch.")] = None,
+    variant: Annotated[str | None, typer.Option(help="Plans to choose from: uniform, sample, ...")] = None,
+    exponent: Annotated[str | None, typer.Option(help="Of fair plans.")] = None,
+    max_ratio: Annotated[str | None, typer.Option(help="Of fair plans, the cap; inf for none.")] = None,
+    by: Annotated[str, typer.Option(help=f"What decides, on held-out examples: {', '.join(RANKINGS)}.")] = "overall",
+    trials: Annotated[float, typer.Option(help="With --private: how many trainings on average.")] = 8.0,
+    draw: Annotated[
+        str, typer.Option(help=f"With --private: how their number is drawn: {', '.join(DRAWS)}.")
+    ] = "poisson",
+    seeds: Annotated[int, typer.Option(help="With --public: trainings of each candidate.")] = 1,
+    yes: Annotated[bool, typer.Option("--yes", help="With --private: accept the price.")] = False,
+    allow_factory: Annotated[
+        str | None, typer.Option(help="Import this package.module:factory, which the study names. It runs code.")
+    ] = None,
+    jobs: Jobs = None,
+    backend: Backend = "local",
+    address: Address = None,
+    out: Annotated[Path | None, typer.Option(help="The folder of the result, which must not exist yet.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+) -> None:
+    """Choose learning rate, clipping threshold, tail and plan of a study by trying them.
+
+    Each model that is trained on private examples and has a say in the choice is a release, whatever it is judged by.
+    So say which it is: --public if all examples of the study are (then settings are the result, and nothing is spent),
+    or --private (then the best model is the result, and all that was tried to find it fits into the owners' budgets).
+    """
+    _check_way(study, public=public, private=private)
+    space = Space(
+        learning_rates=_numbers("learning_rate", learning_rate),
+        clipping_thresholds=_numbers("clipping_threshold", clipping_threshold),
+        tail_shares=_numbers("tail", tail),
+        variants=tuple(_words(variant)),
+        exponents=_numbers("exponent", exponent),
+        max_ratios=_numbers("max_ratio", max_ratio),
+    )
+    described_study = read_study(study, allowed_factory=allow_factory)
+    torch.set_num_threads(1)
+    if public:
+        with chosen_workers(backend, jobs, address, continues=False) as workers:
+            ranked = _publicly(described_study, space, by, seeds, workers=workers, allowed_factory=allow_factory)
+        _show_public(ranked, by, as_json=as_json)
+        return
+    drawn = trials_named(draw, trials)
+    with messages().status("reading, and planning trials that fit into every budget"):
+        priced = price_tuning(described_study, space, drawn, allowed_factory=allow_factory)
+    _agree(priced, by, yes=yes)
+    with run_folder(out, f"tune-{study.stem}") as (working, final):
+        with chosen_workers(backend, jobs, address, continues=False) as workers, messages().status("training"):
+            chosen = tune_on_private_data(priced, SecureSource(), by=by, workers=workers)
+        report = _keep(priced, chosen, by, working, final)
+    _show_private(report, as_json=as_json)
+
+
+# Both ways ---------------------------------------------------------------------------------------------------------
+
+
+def _check_way(study: Path, *, public: bool, private: bool) -> None:
+    if public == private:
+        raise InvalidArgumentError(
+            f"say whose examples {study.name} holds: --public if every one of them is public, so that tuning costs "
+            "nobody anything; --private if not, and their owners pay for the tuning out of their budgets. Judging by "
+            "public held-out examples does not make trainings on private ones free"
+        )
+
+
+def _words(text: str | None) -> list[str]:
+    return list(dict.fromkeys(word.strip() for word in (text or "").split(",") if word.strip()))
+
+
+def _numbers(name: str, text: str | None) -> tuple[float, ...]:
+    try:
+        return tuple(float(word) for word in _words(text))
+    except ValueError:
+        raise InvalidArgumentError(f"{name}={text!r}: give numbers, separated by commas") from None
+
+
+# On public data ----------------------------------------------------------------------------------------------------
+
+
+def _publicly(study: StudyFile, space: Space, by: str, seeds: int, **how: Any) -> list[Scored]:
+    ranked: list[Scored] = []
+    with messages().status("training") as status:
+        for ranked in tune_on_public_data(study, space, by=by, seeds=seeds, **how):
+            status.update(f"best so far: {ranked[0].mean:.3f} by {ranked[0].candidate.label}")
+    return ranked
+
+
+def _show_public(ranked: list[Scored], by: str, *, as_json: bool) -> None:
+    best = ranked[0].candidate
+    if as_json:
+        rows = [{"candidate": each.candidate.label, "mean": each.mean, "scores": list(each.scores)} for each in ranked]
+        found = {"by": by, "ranking": rows, "training": best.training_text, "spent": 0.0, "why_free": WHY_FREE}
+        typer.echo(json.dumps(found))
+        return
+    table = plain_table("settings", right=(by, "trainings"))
+    for each in ranked:
+        table.add_row(escape(each.candidate.label), f"{100 * each.mean:.1f}", str(len(each.scores)))
+    shown = results()
+    shown.print(table)
+    shown.print("\nPercent right on held-out examples. The best settings, to be put into a study file:\n")
+    typer.echo(best.training_text)
+    shown.print(WHY_FREE)
+
+
+# On private data ---------------------------------------------------------------------------------------------------
+
+
+def _agree(priced: Priced, by: str, *, yes: bool) -> None:
+    """Show the price to everybody, and go on only with consent."""
+    shown = messages()
+    drawn = priced.trials.to_json()
+    shown.print(
+        f"\n[bold]What tuning costs[/]: the best of a secret random number of trainings ({drawn['family']}, "
+        f"{drawn['mean']:g} on average) over {len(priced.candidates)} candidates\n"
+    )
+    table = plain_table("owner", right=("allows ε", "one trial", "the tuning", "δ"))
+    for row, (name, budget, _) in enumerate(priced.table):
+        if row < MOST_OWNERS:
+            one, whole = float(priced.one_trial[row]), float(priced.tuning[row])
+            cells = (rounded_up(one), rounded_up(whole, within=budget.epsilon), f"{budget.delta:g}")
+            table.add_row(escape(name), f"{budget.epsilon:g}", *cells)
+    shown.print(table)
+    shown.print(
+        f"\nEvery trial is planned for so much less that the tuning fits. Held-out examples decide ({by}) and are not "
+        "protected. Only the best model may be shown: how many trainings there were, and how long they took, stays in "
+        "the house. Training again with the chosen settings would cost as much as any training.\n"
+    )
+    if not yes and not (sys.stdin.isatty() and typer.confirm("Spend this?", err=True)):
+        raise InvalidArgumentError("nothing was trained and nothing spent: agree to the price with --yes")
+
+
+def _keep(priced: Priced, chosen: Chosen | None, by: str, working: Path, final: Path) -> dict[str, Any]:
+    """Write the model, its plan and ledger and the account of the tuning; nothing of other trials exists any more."""
+    report: dict[str, Any] = {"by": by, **price_list(priced), "chosen": None, "model": None, "folder": str(final)}
+    if chosen is not None:
+        model, description = described(priced, chosen)
+        save_model(working / "model", model, description)
+        write_private(working / "training.toml", chosen.candidate.training_text.encode())
+        write_private(working / "trial-plan.json", chosen.plan.to_json().encode())
+        write_private(working / "trial-ledger.jsonl", chosen.trial.ledger.encode())
+        evaluation = chosen.trial.evaluation
+        report |= {"chosen": chosen.candidate.label, "model": str(final / "model"), "held_out": evaluation.to_json()}
+    write_private(working / "tuning.json", (json.dumps(report, indent=1) + "\n").encode())
+    return report
+
+
+def _show_private(report: Mapping[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(report))
+        return
+    shown = results()
+    if report["chosen"] is None:
+        shown.print("The draw was that there is no trial, so there is no model. The price stands.")
+    else:
+        shown.print(
+            f"Chosen: [bold]{escape(report['chosen'])}[/], {100 * report['held_out']['overall']:.1f} % of held-out "
+            f"examples right\nModel:  {escape(report['model'])}  (model-card.md says what it promises)",
+            soft_wrap=True,
+        )
+    shown.print(f"Account of the tuning: {escape(report['folder'])}/tuning.json", soft_wrap=True)

@@ -1,0 +1,180 @@
+"""Pricing: what a tuning on private data costs every owner, and budgets for single trials that make it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from inosgd._arrays import FloatArray, IntArray, distinct_rows
+from inosgd.accounting.privacy_loss import SampledGaussian, compose
+from inosgd.accounting.renyi import RENYI_ORDERS, epsilon_from_renyi, renyi_divergences
+from inosgd.accounting.selection import PoissonTrials, Trials, profile_epsilons, selection_divergences
+from inosgd.errors import InfeasibleError, InvalidArgumentError
+from inosgd.owners import OwnerTable
+from inosgd.plan import Plan, Terms
+from inosgd.studyfile.planning import study_plan
+from inosgd.studyfile.reading import StudyFile
+from inosgd.studyfile.schema import TrainingSection
+from inosgd.tuning.candidates import Candidate, Space
+from inosgd.tuning.trials import data_of
+
+MOST_ROUNDS = 12
+CLOSE_ENOUGH = 0.97
+"""Trial budgets are raised until the tuning spends 97% of every budget, or a plan leaves the rest unspent."""
+MOST_PROFILES = 200
+"""With more distinct exposures than this, their Rényi bounds stand in for whole privacy profiles."""
+
+Planner = Callable[[OwnerTable], list[Plan]]
+"""From budgets of a single trial to the plan of every candidate."""
+
+
+@dataclass(frozen=True, eq=False)
+class Priced:
+    """A tuning that has been paid for in advance.
+
+    Attributes:
+        study: As it was given.
+        candidates: What is chosen from.
+        plans: Of a single trial of each candidate, for the budgets of single trials.
+        trials: The distribution of their number.
+        table: Owners and what they allow.
+        one_trial: The epsilon of one trial for each owner, the largest of any candidate.
+        tuning: The epsilon of the whole tuning for each owner; never above its budget.
+        allowed_factory: The factory that may be imported, if the study names one.
+    """
+
+    study: StudyFile
+    candidates: tuple[Candidate, ...]
+    plans: tuple[Plan, ...]
+    trials: Trials
+    table: OwnerTable
+    one_trial: FloatArray
+    tuning: FloatArray
+    allowed_factory: str | None = None
+
+
+def price_tuning(study: StudyFile, space: Space, trials: Trials, *, allowed_factory: str | None = None) -> Priced:
+    """Plan the trials of a tuning on private data, and account for showing the best of them.
+
+    Guarantee:
+        ``tuning[n]`` bounds the epsilon, at owner n's delta, of `inosgd.tuning.tune_on_private_data` for each single
+        training example of owner n, and is at most owner n's budget. A trial chooses its candidate at random and trains
+        it; its divergence of any order is at most the largest of any candidate, because the choice does not depend on
+        examples and may even be shown. `inosgd.accounting.selection` bounds the rest. Held-out examples are not
+        covered: they decide, exactly, which trial is the best.
+
+    Raises:
+        InfeasibleError: If some owner's budget cannot carry the tuning.
+    """
+    _check_private(study)
+    candidates = space.candidates(study, allowed_factory=allowed_factory)
+    table = data_of(study, allowed_factory).owners.table
+    sections = [_by_renyi(candidate.study.schema.training) for candidate in candidates]
+    plans, one_trial, tuning = fitted(table, lambda part: plans_of(sections, part), trials)
+    return Priced(study, tuple(candidates), tuple(plans), trials, table, one_trial, tuning, allowed_factory)
+
+
+def fitted(table: OwnerTable, planner: Planner, trials: Trials) -> tuple[list[Plan], FloatArray, FloatArray]:
+    """Plans for the largest budgets of single trials that ``table`` allows, and the epsilons of one trial and of all.
+
+    Every owner's trial budget is moved by the ratio of what it allows to what the tuning costs it, until all fit and
+    have little left. What is returned fits, whatever the way there.
+    """
+    shares = np.full(len(table), 0.5)
+    fits: tuple[list[Plan], FloatArray, FloatArray] | None = None
+    for _ in range(MOST_ROUNDS):
+        plans = planner(OwnerTable(table.names, table.epsilons * shares, table.deltas, table.sizes))
+        one_trial, tuning = tuning_epsilons(plans, table.deltas, trials)
+        used = tuning / table.epsilons
+        if (used <= 1).all():
+            fits = plans, one_trial, tuning
+            if ((used >= CLOSE_ENOUGH) | (shares == 1)).all():
+                break
+        shares = np.clip(shares * 0.995 / np.maximum(used, 1e-3), 1e-3, 1.0)
+    if fits is None:
+        owner = int(np.argmax(used))
+        raise InfeasibleError(
+            f"owner {table.names[owner]!r}: tuning costs it {tuning[owner]:.3g} and it allows "
+            f"{table.epsilons[owner]:g}; ask for fewer trials, tune on public data, or ask for a larger budget",
+            table.names[owner],
+        )
+    return fits
+
+
+def tuning_epsilons(plans: Sequence[Plan], deltas: FloatArray, trials: Trials) -> tuple[FloatArray, FloatArray]:
+    """For each owner the epsilon of one trial by the worst of ``plans``, and of showing the best of several trials."""
+    columns = [column for plan in _distinct(plans) for phase in plan.phases for column in _exposure(phase.terms)]
+    first, rows = distinct_rows(*columns)
+    base = np.zeros((len(first), len(RENYI_ORDERS)))
+    profiles = np.zeros_like(base) if _wants_profiles(trials, len(first)) else None
+    for plan in _distinct(plans):
+        base = np.maximum(base, _divergences(plan, first))
+        if profiles is not None:
+            profiles = np.maximum(profiles, _profiles(plan, first))
+    unused = profiles if isinstance(trials, PoissonTrials) else np.zeros_like(base)
+    best = selection_divergences(base, RENYI_ORDERS, trials, unused)
+    sampled = np.any([phase.terms.sampling_rates > 0 for plan in plans for phase in plan.phases], axis=0)
+    one, all_ = (epsilon_from_renyi(each[rows], RENYI_ORDERS, deltas)[0] for each in (base, best))
+    return np.where(sampled, one, 0.0), np.where(sampled, all_, 0.0)
+
+
+def _wants_profiles(trials: Trials, distinct: int) -> bool:
+    return isinstance(trials, PoissonTrials) and distinct <= MOST_PROFILES
+
+
+def _exposure(terms: Terms) -> tuple[FloatArray, FloatArray]:
+    return terms.sampling_rates, terms.noise_multipliers()
+
+
+def _divergences(plan: Plan, owners: IntArray) -> FloatArray:
+    total = np.zeros((len(owners), len(RENYI_ORDERS)))
+    for phase in plan.phases:
+        rates, multipliers = (column[owners] for column in _exposure(phase.terms))
+        total += phase.steps * renyi_divergences(rates, np.where(rates > 0, multipliers, np.inf))
+    return total
+
+
+def _profiles(plan: Plan, owners: IntArray) -> FloatArray:
+    """For each owner, the delta of one trial at every epsilon that Poisson trials ask for."""
+    targets, found = profile_epsilons(RENYI_ORDERS), np.zeros((len(owners), len(RENYI_ORDERS)))
+    for row, owner in enumerate(owners.tolist()):
+        steps = [
+            SampledGaussian(float(rates[owner]), float(multipliers[owner]), phase.steps)
+            for phase in plan.phases
+            for rates, multipliers in (_exposure(phase.terms),)
+            if rates[owner] > 0
+        ]
+        if steps:
+            found[row] = compose(steps).delta(targets)
+    return found
+
+
+def plans_of(sections: Sequence[TrainingSection], table: OwnerTable) -> list[Plan]:
+    """A plan for each section; sections that agree in all that a plan is made of share one."""
+    wanted = {_plan_key(each): each for each in sections}
+    made = {key: study_plan(each, table) for key, each in wanted.items()}
+    return [made[_plan_key(each)] for each in sections]
+
+
+def _plan_key(training: TrainingSection) -> str:
+    unplanned = {"learning_rate", "tail", "order", "optimizer", "momentum", "weight_decay", "seed"}
+    return training.model_dump_json(exclude=unplanned)
+
+
+def _distinct(plans: Sequence[Plan]) -> list[Plan]:
+    return list({id(plan): plan for plan in plans}.values())
+
+
+def _by_renyi(training: TrainingSection) -> TrainingSection:
+    """Trials are planned by the divergences that the tuning is accounted with."""
+    return training.model_copy(update={"accountant": "rdp"})
+
+
+def _check_private(study: StudyFile) -> None:
+    if study.schema.training.seed is not None:
+        raise InvalidArgumentError(
+            f"{study.path}: training.seed = {study.schema.training.seed}: whoever knows it can remove the noise of "
+            "every trial; leave it out"
+        )
