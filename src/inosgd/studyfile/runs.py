@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from inosgd._arrays import FloatArray
+from inosgd._arrays import FloatArray, RowArray
 from inosgd.analysis.evaluation import Evaluation, evaluate
 from inosgd.checkpoint import Checkpoint
 from inosgd.distributed import ALONE, Peers
@@ -246,11 +246,9 @@ def forget_model(run: RunFolder) -> None:
 
 def restricted(data: StudyData, table: OwnerTable) -> StudyData:
     """The data of the owners that ``table`` has examples of, in its rows: withdrawn owners leave, their rows stay."""
-    names = np.array(data.owners.table.names, dtype=object)[data.owners.assignment]
-    sizes = {name: size for name, _, size in table}
-    kept = np.flatnonzero([sizes.get(name, 0) > 0 for name in names])
-    budgets = {name: budget for name, budget, _ in table}
-    owners = Owners.from_labels(list(names[kept]), budgets)
+    rows_in_table = _rows_by_name(data.owners, {name: row for row, (name, _, size) in enumerate(table) if size > 0})
+    kept = np.flatnonzero(rows_in_table >= 0)
+    owners = Owners.from_rows(rows_in_table[kept], {name: budget for name, budget, _ in table})
     if owners.table != table:
         raise InvalidArgumentError(
             "the data hold other numbers of examples than the run's plan was made for; put back the files that the run "
@@ -259,6 +257,13 @@ def restricted(data: StudyData, table: OwnerTable) -> StudyData:
     rows = torch.from_numpy(kept)
     examples = LabelledExamples(only_rows(data.examples.inputs, rows), data.examples.targets[rows])
     return replace(data, owners=owners, examples=examples, held_out=_regrouped(data, table))
+
+
+def _rows_by_name(owners: Owners, row_of: Mapping[str, int]) -> RowArray:
+    """For each example ``row_of`` its owner's name, in a small type; -1 where it has none."""
+    rows = [row_of.get(name, -1) for name in owners.table.names]
+    found: RowArray = np.array(rows, dtype=np.min_scalar_type(-len(row_of) - 1))[owners.assignment]
+    return found
 
 
 def _regrouped(data: StudyData, table: OwnerTable) -> HeldOutExamples | None:
@@ -279,13 +284,10 @@ def _regrouped(data: StudyData, table: OwnerTable) -> HeldOutExamples | None:
 
 def _together(data: StudyData, extra: StudyData) -> StudyData:
     """The data of both; owners of ``extra`` come behind, and an owner of both is one."""
-    names = [
-        *np.array(data.owners.table.names, dtype=object)[data.owners.assignment],
-        *np.array(extra.owners.table.names, dtype=object)[extra.owners.assignment],
-    ]
     budgets = {name: budget for table in (extra.owners.table, data.owners.table) for name, budget, _ in table}
     ordered = {name: budgets[name] for name in dict.fromkeys((*data.owners.table.names, *extra.owners.table.names))}
-    owners = Owners.from_labels(names, ordered)
+    row_of = {name: row for row, name in enumerate(ordered)}
+    owners = Owners.from_rows(np.append(*(_rows_by_name(each.owners, row_of) for each in (data, extra))), ordered)
     examples = data.examples.followed_by(extra.examples)
     joined = replace(data, owners=owners, examples=examples)
     judged = _regrouped(extra, owners.table)
