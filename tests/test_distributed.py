@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import re
 import shutil
 import signal
 from contextlib import ExitStack, nullcontext
@@ -470,6 +471,7 @@ def test_a_killed_process_ends_the_step_with_nothing_released(where):
     for rank, (kind, message, untouched, step, recorded) in enumerate(found):
         assert kind == "PeerLostError"
         assert "inosgd resume" in message
+        assert re.search(r"lost another one \([^()]*(closed|reset)[^()]*\)", message)
         assert untouched
         assert step == 1
         assert recorded == (2 if where == "summing" and rank == 0 else 1)  # never released without a record
@@ -546,6 +548,21 @@ def test_a_run_goes_on_on_another_number_of_processes_to_the_same_bits(crew, tmp
         kinds = [body["kind"] for body in read_chain(run.ledger_path).bodies]
         assert kinds.count("step") == STEPS  # the third was recorded once and computed twice
         assert not any(stream.get("key") for each in run.checkpoints() for stream in each.streams.values())
+
+
+def test_after_a_rollback_all_processes_go_on_with_one_new_key(crew, tmp_path):
+    case = Case(seed=None)
+    answers(crew, begun, 4, tmp_path / "run", case)
+    run = RunFolder.open(tmp_path / "run")
+    with run.lock():
+        run.roll_back(2)
+    shutil.copytree(tmp_path / "run", tmp_path / "again")
+    first = answers(crew, continued, 4, tmp_path / "run", case)
+    second = answers(crew, continued, 4, tmp_path / "again", case)
+    for found in (first, second):
+        assert all(np.array_equal(each[0], found[0][0]) for each in found)
+    assert not np.array_equal(first[0][0], second[0][0])
+    assert verify_run(run).good
 
 
 def resumed_with_other_streams(peers: Peers, folder: Path) -> None:

@@ -50,6 +50,7 @@ from __future__ import annotations
 import datetime
 import hashlib
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -230,7 +231,7 @@ class Peers:
             call(*arguments, group=self.group, **options)
         except RuntimeError as error:
             raise PeerLostError(
-                f"process {self.rank} of {self.size} has lost another one ({_first_line(error)}). What "
+                f"process {self.rank} of {self.size} has lost another one ({_reason(error)}). What "
                 "was recorded is not charged again: start all processes again with `inosgd resume RUN`, on any number "
                 "of them"
             ) from error
@@ -248,11 +249,9 @@ class SharedBatch:
     """
 
     def __init__(self, peers: Peers, indices: IntArray) -> None:
-        belongs_to = indices % peers.size
-        self.mine: IntArray = np.flatnonzero(belongs_to == peers.rank)
+        self._belongs_to = indices % peers.size
+        self.mine: IntArray = np.flatnonzero(self._belongs_to == peers.rank)
         self._peers, self._count = peers, len(indices)
-        self._by_rank = np.argsort(belongs_to, kind="stable")
-        self._shares = np.bincount(belongs_to, minlength=peers.size)
         self._measured = False
         self._part: torch.Tensor | None = None
 
@@ -261,9 +260,9 @@ class SharedBatch:
         _validate.same_length(losses=measured.losses, share=self.mine)
         if self._peers.size == 1:
             return measured
-        received = self._pairs_of_all(np.column_stack([measured.losses, measured.grad_norms]))
         together = np.empty((self._count, 2))
-        together[self._by_rank] = received
+        by_rank = np.argsort(self._belongs_to, kind="stable")
+        together[by_rank] = self._pairs_of_all(np.column_stack([measured.losses, measured.grad_norms]))
         return Measured(together[:, 0].copy(), together[:, 1].copy())
 
     def sum(self, part: torch.Tensor, record: Callable[[], None]) -> torch.Tensor:
@@ -306,10 +305,11 @@ class SharedBatch:
         self._measured = True
         if self._count == 0:
             return pairs
-        sent = np.full((int(self._shares.max()), 2), np.nan)
+        shares = np.bincount(self._belongs_to, minlength=self._peers.size)
+        sent = np.full((int(shares.max()), 2), np.nan)
         sent[: len(pairs)] = pairs
         received = [each.numpy() for each in self._peers.gathered(torch.from_numpy(sent))]
-        return np.concatenate([each[:share] for each, share in zip(received, self._shares, strict=True)])
+        return np.concatenate([each[:share] for each, share in zip(received, shares, strict=True)])
 
 
 @contextmanager
@@ -360,7 +360,7 @@ def _meet(meeting: str, rank: int, size: int, timeout: float) -> None:
         dist.init_process_group(backend, init_method=meeting, rank=rank, world_size=size, timeout=limit)
     except RuntimeError as error:
         raise PeerLostError(
-            f"process {rank} of {size} did not find the others within {timeout:g} s ({_first_line(error)}); start all "
+            f"process {rank} of {size} did not find the others within {timeout:g} s ({_reason(error)}); start all "
             "of them, with torchrun"
         ) from error
 
@@ -378,5 +378,7 @@ def _message(error: Exception | None) -> bytes:
     return text.encode()[:_MESSAGE_BYTES].ljust(_MESSAGE_BYTES, b"\x00")
 
 
-def _first_line(error: RuntimeError) -> str:
-    return str(error).partition("\n")[0][-200:]
+def _reason(error: RuntimeError) -> str:
+    """What a backend says, without the place in its source and without its advice."""
+    line = str(error).partition("\n")[0]
+    return re.sub(r"^\[\S*\] ", "", line).partition(". ")[0][:200]

@@ -527,7 +527,7 @@ def _replay_message(state: TrainingState) -> list[str]:
     again = state.ledger.steps - state.step
     if again == 0:
         return []
-    return [f"{again} recorded steps after the checkpoint are computed again, to the same bits and at no cost"]
+    return [f"{again} recorded steps after the checkpoint are computed again with the same draws and noise, at no cost"]
 
 
 def _fill(run: RunFolder, description: Mapping[str, Any], plan: Plan) -> None:
