@@ -29,14 +29,15 @@ from pathlib import Path
 from typing import Any
 
 METHODS = ("idp-sgd", "ino-sgd")
-CONTROL_RUNS = {
-    "no-noise": 48,
-    "half-noise": 256,
-    "unclipped-owner": 48,
-    "rejection": 48,
-    "unstable-order": 96,
-    "anothers-terms": 96,
+CONTROLS = {
+    "no-noise": ("idp-sgd", 48),
+    "half-noise": ("idp-sgd", 256),
+    "unclipped-owner": ("idp-sgd", 48),
+    "rejection": ("idp-sgd", 48),
+    "unstable-order": ("ino-sgd", 72),
+    "anothers-terms": ("idp-sgd", 96),
 }
+"""Each defect with the method that has it and the number of repeated trainings that find it."""
 
 
 @dataclass(frozen=True)
@@ -109,9 +110,9 @@ def run(plan: Plan) -> dict[str, Any]:
     for method in METHODS:
         arguments = ["canary", "digits", "--method", method, *numbers, str(plan.runs)]
         found["canary"][method] = audited(plan, f"canary-{method}", arguments)
-    for control, runs in CONTROL_RUNS.items():
+    for control, (method, runs) in CONTROLS.items():
         counted = str(max(round(runs * plan.share), 12))
-        arguments = ["canary", "digits", "--control", control, *numbers, counted]
+        arguments = ["canary", "digits", "--method", method, "--control", control, *numbers, counted]
         found["controls"][control] = audited(plan, f"control-{control}", arguments)
     return found
 
@@ -150,8 +151,8 @@ def page(found: dict[str, Any]) -> str:
         "",
         "## Known defects",
         "",
-        "INO-SGD that claims to be correct and is not; each must be refuted at 95%. The same audit of correct code is "
-        "the table above.",
+        "Trainings that claim to be correct and are not; each must be refuted at 95%. The same audit of correct code "
+        "is the table above.",
         "",
         *control_table(found["controls"]),
     ]
@@ -227,14 +228,15 @@ def canary_table(reports: dict[str, Any]) -> list[str]:
 
 def control_table(reports: dict[str, Any]) -> list[str]:
     """One row per defect: who refuted which owner's claim."""
-    lines = ["| defect | repeated trainings | verdict | refuted |", "| --- | ---: | --- | --- |"]
+    lines = ["| defect | method | repeated trainings | verdict | refuted |", "| --- | --- | ---: | --- | --- |"]
     for control, report in reports.items():
         guilty: dict[str, list[str]] = {}
         for row in report["findings"]:
             if row["rejected"]:
                 guilty.setdefault(row["owner"], []).append(row["view"])
         told = "; ".join(f"{owner}: {', '.join(views)}" for owner, views in guilty.items())
-        lines.append(f"| {control} | {report['runs']} | {'caught' if guilty else 'NOT caught'} | {told} |")
+        verdict = "caught" if guilty else "NOT caught"
+        lines.append(f"| {control} | {report['method']} | {report['runs']} | {verdict} | {told} |")
     return lines
 
 

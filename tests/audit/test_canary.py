@@ -23,7 +23,7 @@ from inosgd.gradients.engine import BatchGradients, Measured
 from inosgd.studies.runner import Failure
 from tests.audit import tiny
 
-RUNS, CANARIES = 150, 3000
+RUNS, CANARIES = 120, 3000
 
 
 def _repeated(game: Game, kind: str, runs: int = RUNS, rows=None) -> Played:
@@ -63,7 +63,7 @@ def _one_run(game: Game, canaries: int = CANARIES):
 @pytest.fixture(scope="module")
 def correct() -> dict[str, Played]:
     game = tiny.game_of()
-    return {"data": _repeated(game, "data"), "order": _repeated(game, "order", 40)}
+    return {"data": _repeated(game, "data"), "order": _repeated(game, "order", 32)}
 
 
 def test_correct_code_is_not_rejected(correct):
@@ -80,7 +80,7 @@ def test_the_audit_of_correct_code_sees_something(correct):
     found = _findings(game, correct["data"])["liberal", "white"]
     assert found.lower_bound_of_noise > 0.2 * found.accounted
     scores, included = correct["order"].white[:, 1], correct["order"].included[:, 1]
-    right = ((scores > 0) == included).mean()  # 78% at best; 40 guesses of a blind view reach 65% with probability 4%
+    right = ((scores > 0) == included).mean()  # 78% at best; 32 guesses of a blind view reach 65% with probability 5%
     assert 0.65 <= right <= 0.95
 
 
@@ -90,9 +90,9 @@ def test_one_run_of_correct_code_is_not_rejected_and_sees_something():
     assert found["liberal", "white"].lower_bound > 0.2 * found["liberal", "white"].accounted
 
 
-@pytest.mark.parametrize(("name", "runs"), [("half-noise", 240), ("rejection", 45)])
+@pytest.mark.parametrize(("name", "runs"), [("half-noise", 200), ("rejection", 45)])
 def test_repeated_trainings_catch(name, runs):
-    """Half the noise moves the best share of right guesses from 78% to 90%: 160 trials reject with power 99%.
+    """Half the noise moves the best share of right guesses from 78% to 90%: 134 trials reject with power 98%.
 
     Rejection puts a canary, the only one of its class, into every batch: what was said to be rare is certain.
     """

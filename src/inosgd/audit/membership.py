@@ -6,7 +6,7 @@ curve of `inosgd.audit.claims` holds for the pooled ROC too, and an AUC near it 
 the worst example of the worst data.
 
 The ROC uses every model in turn as the target, leaving it out of the statistics. The bound on epsilon is stricter:
-the last quarter of the models are targets, scored by the others alone. Their coins and trainings are independent of
+the last half of the models are targets, scored by the others alone. Their coins and trainings are independent of
 the shadow models', each coin enters one training, so that together they are a mechanism that is (ε, δ)-private for
 each of the targets' bits, and the guesses are computed from its output: exactly what the theorem behind
 `inosgd.audit.bounds.one_run_p_value` asks for, though guesses within a model depend on each other. How many guesses
@@ -51,8 +51,8 @@ from inosgd.audit.claims import Claim, Subject, highest_auc, highest_curve
 from inosgd.audit.lira import FORMS, leave_one_out_scores, scores_against
 from inosgd.audit.roc import Intervals, Roc, roc_intervals
 
-FEWEST_MODELS = 12
-"""A quarter of the models are targets, and the others must be enough for `inosgd.audit.lira`."""
+FEWEST_MODELS = 16
+"""Half of the models are targets, and the others must be enough for `inosgd.audit.lira`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +138,7 @@ def attack(
     _validate.whole(FEWEST_MODELS, models=len(confidences))
     each = 1 - (1 - confidence) / bounds_of(len(subjects))
     scores = leave_one_out_scores(confidences, members, form)
-    first = len(confidences) - len(confidences) // 4
+    first = len(confidences) - len(confidences) // 2
     known = leave_one_out_scores(confidences[:first], members[:first], form)
     apart = scores_against(confidences[:first], members[:first], confidences[first:], form)
     found = []
