@@ -76,7 +76,7 @@ CHARTS = (
         "Fig. 5 and 11",
         "curves",
         recall_chart,
-        Panels(4, 150, by_owner=True),
+        Panels(5, 140, by_owner=True),
     ),
     ChartEntry(
         "loss",
@@ -86,7 +86,7 @@ CHARTS = (
         "Fig. 5 and 11, the panels of losses",
         "curves",
         loss_chart,
-        Panels(4, 150, by_owner=True),
+        Panels(5, 140, by_owner=True),
     ),
     ChartEntry(
         "progress",
@@ -102,7 +102,8 @@ CHARTS = (
         "budgets",
         "Budget and spent",
         "What each owner allows for each single record, and how much of it the whole training has spent, rounded up; "
-        "what reaches the limit uses the budget fully, and nothing may pass it.",
+        "what reaches the limit uses the budget fully, and nothing may pass it. Methods with the same plan "
+        "spend the same.",
         "No figure of its own; Thm. 3.3 promises it",
         "spending",
         spending_chart,
@@ -130,7 +131,8 @@ CHARTS = (
         "terms",
         "Rates, thresholds and signals",
         "What the plan asks of each owner: how often a record is drawn, how long its gradient may be, and how loud the "
-        "owner is against the noise; a steep line is the imbalance that budgets bring about.",
+        "owner is against the noise; a steep line is the imbalance that budgets bring about. Methods with "
+        "the same plan lie on each other.",
         "Fig. 10",
         "terms",
         terms_chart,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import altair as alt
 
@@ -153,14 +154,12 @@ def pareto_chart(material: Material, _: Tables) -> Chart:
     marks = main.mark_point(filled=True, size=130, opacity=1).encode(
         color=method_colour(material), shape=method_shape(material), tooltip=tooltips
     )
-    names = [_names(material, main, remainder) for remainder in (0, 1)]
-    return alt.layer(front, others.encode(tooltip=tooltips), marks, *names).properties(width=760, height=360)
-
-
-def _names(material: Material, main: Chart, remainder: int) -> Chart:
-    """The names of every other row, above or below its mark, so that neighbours do not cover each other."""
-    chosen = [label for number, label in enumerate(material.main) if number % 2 == remainder]
-    text = main.transform_filter(alt.FieldOneOfPredicate(field="method", oneOf=chosen))
-    return text.mark_text(align="left", dx=10, dy=-9 if remainder else 11).encode(
-        text="method:N", color=method_colour(material)
-    )
+    names: dict[str, Any] = {
+        "align": alt.expr("datum.at_right ? 'right' : 'left'"),
+        "dx": alt.expr("datum.at_right ? -10 : 10"),
+        "dy": alt.expr("datum.above ? -9 : 11"),
+    }
+    behind = main.mark_text(style="halo", **names).encode(text="method:N")
+    front_names = main.mark_text(**names).encode(text="method:N", color=method_colour(material))
+    layers = (front, others.encode(tooltip=tooltips), behind, marks, front_names)
+    return alt.layer(*layers).properties(width=760, height=360)

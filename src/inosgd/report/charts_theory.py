@@ -67,10 +67,10 @@ def condition_chart(material: Material, _: Tables) -> Chart:
     return alt.layer(zero_line(), lines, points).properties(width=760, height=280)
 
 
-def weights_chart(_: Material, __: Tables) -> Chart:
+def weights_chart(material: Material, _: Tables) -> Chart:
     """A panel per method, a line per owner."""
     weight = alt.Y("weight:Q", title="mean weight", scale=alt.Scale(domain=[0, 1.05], nice=False))
-    base = alt.Chart().encode(x=STEP, y=weight, color=budget_colour(), detail="owner:N")
+    base = alt.Chart().encode(x=STEP, y=weight, color=budget_colour(material), detail="owner:N")
     tooltips = [
         alt.Tooltip("method:N"),
         *owner_tooltips(),
@@ -82,7 +82,7 @@ def weights_chart(_: Material, __: Tables) -> Chart:
     return _by_method(layers)
 
 
-def roc_chart(_: Material, __: Tables) -> Chart:
+def roc_chart(material: Material, _: Tables) -> Chart:
     """A panel per method, a curve per owner, and the diagonal of guessing."""
     share = alt.Axis(format=".0%", tickCount=4)
     base = alt.Chart().encode(
@@ -99,7 +99,7 @@ def roc_chart(_: Material, __: Tables) -> Chart:
     ]
     guess = alt.Chart().mark_line(style="limit", strokeWidth=1.5)
     guess = guess.encode(x="false_positive_rate:Q", y=alt.Y("false_positive_rate:Q", title="true positives"))
-    lines = base.mark_line(strokeWidth=1.6).encode(color=budget_colour())
+    lines = base.mark_line(strokeWidth=1.6).encode(color=budget_colour(material))
     points = base.mark_point(size=60, filled=True, opacity=0).encode(tooltip=tooltips)
     return _by_method(alt.layer(guess, lines, points, data=named("roc")))
 

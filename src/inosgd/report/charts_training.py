@@ -17,9 +17,11 @@ from inosgd.report.marks import (
     banded,
     distinct,
     evenly,
+    full_rows,
     method_colour,
     named,
     owner_tooltips,
+    panel_owners,
     with_band,
 )
 from inosgd.report.material import Material
@@ -39,7 +41,7 @@ def loss_chart(material: Material, _: Tables) -> Chart:
 
 
 def _by_owner(material: Material, field: str, title: str, number: str) -> Chart:
-    columns = min(4, len(material.owners))
+    columns = full_rows(len(panel_owners(material)))
     width, height = {1: (440, 220), 2: (360, 200), 3: (250, 160)}.get(columns, (190, 130))
     layers = banded(material, field, title, number, owner_tooltips())
     layers = layers.properties(width=width, height=height, data=named("curves"))

@@ -14,6 +14,7 @@ from inosgd.plan import Plan
 from inosgd.planning import signals
 from inosgd.report.extras import read_extras
 from inosgd.report.material import Material, MethodRow, OwnerFacts, by_budget, main_labels
+from inosgd.studies import STUDIES
 from inosgd.studies.results import GroupTerms, Result
 
 SEEDED = (
@@ -34,12 +35,20 @@ def read_comparison(folder: Path) -> Material:
         owners=by_budget(owners_of(plan)),
         rows=rows,
         main=main_labels(rows),
-        facts=facts_of(summary["settings"], len(summary["seeds"])),
+        facts=(*_size(summary["study"]), *facts_of(summary["settings"], len(summary["seeds"]))),
         verdict=summary["verdict"],
         classes=tuple((f"class {number}", None) for number in range(len(rows[0].results[0].final.classes))),
         unaccounted=(SEEDED,),
         **read_extras(folder, main_labels(rows)),
     )
+
+
+def _size(study: str) -> tuple[tuple[str, str], ...]:
+    """How large the model is, of studies that come with the program."""
+    if study not in STUDIES:
+        return ()
+    count = sum(parameter.numel() for parameter in STUDIES[study].model(0).parameters())
+    return (("parameters", f"{count:,}"),)
 
 
 def owners_of(plan: Plan) -> list[OwnerFacts]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import altair as alt
 
@@ -21,6 +21,9 @@ MOST_PANELS = 12
 MOST_BARS = 24
 """With more owners than this, a chart has a point per owner against its budget in place of a line of text each."""
 
+MOST_IN_LEGEND = 6
+"""Of more budgets than this a legend shows some, evenly spaced."""
+
 STEP = alt.X("step:Q", title="step", axis=alt.Axis(tickCount=4, format="d", labelFlush=True))
 EPSILON = alt.X(
     "epsilon:Q",
@@ -36,6 +39,8 @@ STRICTEST_FIRST = alt.EncodingSortField(field="epsilon", op="min", order="ascend
 PANEL_SPACING = {"row": 34, "column": 16}
 OWN_AXES_SPACING = {"row": 64, "column": 58}
 """Between small multiples; rows leave room for the titles of the next."""
+
+Item = TypeVar("Item")
 
 Chart = Any
 """An Altair chart of any kind; its classes share no type that says so."""
@@ -64,11 +69,11 @@ def method_shape(material: Material) -> alt.Shape:
     return alt.Shape("method:N", scale=scale, legend=None)
 
 
-def budget_colour() -> alt.Color:
-    """Owners by their budgets, from the strictest to the most liberal."""
-    return alt.Color(
-        "epsilon:Q", title="budget ε", legend=alt.Legend(orient="top", type="gradient", gradientLength=160)
-    )
+def budget_colour(material: Material) -> alt.Color:
+    """Owners by their budgets, from the strictest to the most liberal; a legend of the budgets that there are."""
+    budgets = sorted({owner.epsilon for owner in material.owners})
+    legend = alt.Legend(orient="top", values=evenly(budgets, MOST_IN_LEGEND), format=".4~r", symbolOpacity=1)
+    return alt.Color("epsilon:Q", title="budget ε", legend=legend)
 
 
 def banded(material: Material, field: str, title: str, number: str, also: Sequence[alt.Tooltip]) -> Chart:
@@ -114,7 +119,7 @@ def panel_owners(material: Material) -> list[str]:
     return evenly(names)
 
 
-def evenly(names: Sequence[str], most: int = MOST_PANELS) -> list[str]:
+def evenly(names: Sequence[Item], most: int = MOST_PANELS) -> list[Item]:
     """At most so many of the names, evenly spaced, the first and the last among them.
 
     >>> evenly("abcdefg", 3)
@@ -123,6 +128,16 @@ def evenly(names: Sequence[str], most: int = MOST_PANELS) -> list[str]:
     if len(names) <= most:
         return list(names)
     return [names[round(index * (len(names) - 1) / (most - 1))] for index in range(most)]
+
+
+def full_rows(panels: int, most: int = 5) -> int:
+    """How many columns leave no gap in the last row, if nearly so many as there may be do.
+
+    >>> full_rows(10), full_rows(12), full_rows(3), full_rows(7)
+    (5, 4, 3, 5)
+    """
+    columns = min(most, max(panels, 1))
+    return next((each for each in (columns, columns - 1, columns - 2) if each > 1 and panels % each == 0), columns)
 
 
 def distinct(table: Table, column: str) -> list[Any]:

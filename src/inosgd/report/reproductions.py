@@ -20,6 +20,16 @@ from inosgd.report.verdicts import with_verdict
 from inosgd.studies.registry import SETTINGS
 from inosgd.studies.results import Result
 
+MODELS = {
+    "MLP": "perceptron",
+    "PC": "the paper's convolutional network",
+    "RN": "ResNet-18",
+    "EN": "two layers on embeddings",
+    "SC": "one layer on embeddings",
+    "LS": "LSTM over characters",
+}
+"""The paper's abbreviations in words."""
+
 
 def read_reproduction(folder: Path) -> Material:
     """The material of ``results.jsonl``; a line that is not finished is left out."""
@@ -39,7 +49,12 @@ def read_reproduction(folder: Path) -> Material:
         owners=by_budget(_owners(results[0], assignment)),
         rows=rows,
         main=main,
-        facts=(("scale", str(configuration["scale"])), *facts_of(configuration["settings"], seeds), *held_out),
+        facts=(
+            *(() if setting is None else (("model", MODELS.get(setting.model, setting.model)),)),
+            ("scale", str(configuration["scale"])),
+            *facts_of(configuration["settings"], seeds),
+            *held_out,
+        ),
         classes=_classes(results[0], assignment),
         unaccounted=_unaccounted(results),
         **read_extras(folder, main),

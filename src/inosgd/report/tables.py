@@ -162,20 +162,28 @@ def line_rows(material: Material) -> Iterator[dict[str, Any]]:
 def pareto_rows(material: Material) -> Iterator[dict[str, Any]]:
     """Overall accuracy and imbalance of every method and plan, also of those that no other chart shows.
 
-    A single row has nothing to be compared with.
+    A single row has nothing to be compared with. Names stand beside their points, towards the middle, and in turn
+    above and below on the way down, so that neighbours do not cover each other.
     """
     if len(material.evaluated) < 2:
         return
     variants = {row.label: row.variant for row in material.rows}
     points = views.pareto(material.evaluated)
-    lowest = _lowest_drawn([points[label]["overall"]["mean"] for label in material.main if label in points])
+    means = {label: {name: point[name]["mean"] for name in _PARETO} for label, point in points.items()}
+    shown = [label for label in material.main if label in points]
+    lowest = _lowest_drawn([means[label]["overall"] for label in shown])
+    downward = sorted(shown, key=lambda label: -means[label]["overall"])
+    imbalances = [means[label]["imbalance"] for label in points if label in shown or means[label]["overall"] >= lowest]
+    middle = (min(imbalances) + max(imbalances)) / 2 if imbalances else 0.0
     for label, point in points.items():
         yield {
             "method": label,
             "plan": variants[label],
             "main": label in material.main,
             "front": not point["dominated_by"],
-            "far": point["overall"]["mean"] < lowest,
+            "far": means[label]["overall"] < lowest,
+            "above": label in shown and downward.index(label) % 2 == 0,
+            "at_right": means[label]["imbalance"] > middle,
             **{f"{name}{suffix}": _short(point[name][key]) for name in _PARETO for suffix, key in _PARTS},
         }
 

@@ -22,6 +22,7 @@ class Look:
     """Colours of one ground."""
 
     name: str
+    ground: str
     text: str
     faint: str
     grid: str
@@ -31,6 +32,7 @@ class Look:
 
 LIGHT = Look(
     "light",
+    ground="#ffffff",
     text="#1f2933",
     faint="#647282",
     grid="#e6eaee",
@@ -48,6 +50,7 @@ LIGHT = Look(
 )
 DARK = Look(
     "dark",
+    ground="#12171d",
     text="#e6eaee",
     faint="#9aa8b7",
     grid="#2a343f",
@@ -112,5 +115,9 @@ def chart_config(labels: Sequence[str], look: Look, *, font: str = FONT) -> dict
         "text": {"color": look.text, "fontSize": 11},
         "rule": {"color": look.faint},
         "line": {"strokeWidth": 2, "strokeJoin": "round"},
-        "style": {"limit": {"color": look.faint, "strokeDash": [4, 3]}, "shadow": {"color": look.grid}},
+        "style": {
+            "limit": {"color": look.faint, "strokeDash": [4, 3]},
+            "shadow": {"color": look.grid},
+            "halo": {"color": look.ground, "stroke": look.ground, "strokeWidth": 4, "strokeJoin": "round"},
+        },
     }

@@ -42,6 +42,8 @@
       : (width - axis - (columns - 1) * gap) / columns;
     let columns = most;
     while (columns > 1 && room(columns) < panels.narrowest) columns -= 1;
+    const count = panels.by_owner ? now.panel_owners.length : kinds;
+    columns = [columns, columns - 1, columns - 2].find((each) => each > 1 && count % each === 0) ?? columns; // full rows
     const inner = Math.floor(Math.min(room(columns), 420));
     return { ...copy, columns, spec: { ...spec.spec, width: inner, height: Math.round(Math.max(100, Math.min(inner * 0.66, 220))) } };
   };
