@@ -70,6 +70,7 @@ class Case:
     only: str = "all"
     auto: bool = False
     epsilon: float = 1e9
+    dropout: float = 0.0
     seed: int | None = 5
 
     def trainer(self, peers: Peers) -> Trainer:
@@ -90,15 +91,18 @@ class Case:
         return Trainer(plan, owners, (inputs, targets), LOSSES, method, engine, peers)
 
     def state(self, trainer: Trainer, ledger: Ledger | None = None) -> TrainingState:
-        network = model(self.dtype)
+        network = model(self.dtype, self.dropout)
         optimizer = torch.optim.SGD(network.parameters(), lr=0.5, momentum=0.5)
         return TrainingState.start(trainer, network, optimizer, trainer.peers.source(self.seed), ledger)
 
 
-def model(dtype: torch.dtype = torch.float64) -> nn.Module:
+def model(dtype: torch.dtype = torch.float64, dropout: float = 0.0) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2)).to(dtype)
+        network = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 2)).to(dtype)
+    if dropout:
+        network.insert(1, nn.Dropout(dropout))
+    return network
 
 
 def flat(state: TrainingState) -> torch.Tensor:
@@ -207,8 +211,8 @@ def broken(peers: Peers, case: Case, how: str) -> np.ndarray:
     with pytest.MonkeyPatch.context() as patch:
         if how == "noise in every part":
 
-            def noisy(self, part, record, plain=SharedBatch.sum):
-                return plain(self, part + 2.0 * torch.randn_like(part), record)
+            def noisy(self, part, record, *, drew, plain=SharedBatch.sum):
+                return plain(self, part + 2.0 * torch.randn_like(part), record, drew=drew)
 
             patch.setattr(SharedBatch, "sum", noisy)
         if how == "order within the share":
@@ -498,7 +502,7 @@ def begun(peers: Peers, size: int, folder: Path, case: Case) -> None:
     if few is None:
         return
     trainer = case.trainer(few)
-    network = model(case.dtype)
+    network = model(case.dtype, case.dropout)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.5, momentum=0.5)
     with ExitStack() as held, pytest.raises(StoppedError):
         run = None
@@ -514,13 +518,15 @@ def continued(peers: Peers, size: int, folder: Path, case: Case) -> tuple[np.nda
     if few is None:
         return None
     trainer = case.trainer(few)
-    network = model(case.dtype)
+    network = model(case.dtype, case.dropout)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.5, momentum=0.5)
     run = RunFolder.open(folder)
     with run.lock() if few.first else nullcontext():
         state = resume(run, trainer, network, optimizer, few.source(case.seed)).state
-        train_durably(run, trainer, state, every=2)
-        state.ledger.close()
+        try:
+            train_durably(run, trainer, state, every=2)
+        finally:
+            state.ledger.close()
     return flat(state).numpy(), state.ledger.steps, state.ledger.spent()
 
 
@@ -548,6 +554,35 @@ def test_a_run_goes_on_on_another_number_of_processes_to_the_same_bits(crew, tmp
         kinds = [body["kind"] for body in read_chain(run.ledger_path).bodies]
         assert kinds.count("step") == STEPS  # the third was recorded once and computed twice
         assert not any(stream.get("key") for each in run.checkpoints() for stream in each.streams.values())
+
+
+def test_recorded_steps_with_dropout_are_computed_again_on_as_many_processes_only(crew, tmp_path):
+    case = Case(dropout=0.5)
+    answers(crew, begun, 4, tmp_path / "run", case)
+    shutil.copytree(tmp_path / "run", tmp_path / "fewer")
+    found = answers(crew, continued, 4, tmp_path / "run", case)
+    expected = answers(crew, trained, case)
+    for again, whole in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(again[0], whole[0])
+    first, second, *_ = crew.run(continued, 2, tmp_path / "fewer", case)
+    assert (first.kind, second.kind) == ("InvalidArgumentError", "PeerFailedError")
+    assert "if the model has dropout, on as many processes" in first.message
+    with pytest.raises(InvalidArgumentError, match="would cost twice"):
+        continued(ALONE, 1, tmp_path / "fewer", case)
+
+
+def masks(peers: Peers) -> list[float]:
+    trainer = Case(dropout=0.5).trainer(peers)
+    state = Case(dropout=0.5).state(trainer)
+    with training.torch_seeded_by(state.masks, peers.rank) as drew:
+        before = drew()
+        return [before, torch.rand(3).tolist(), drew()]
+
+
+def test_each_process_has_masks_of_its_own(crew):
+    found = answers(crew, masks)
+    assert all((before, after) == (False, True) for before, _, after in found)
+    assert len({str(drawn) for _, drawn, _ in found}) == 4
 
 
 def test_after_a_rollback_all_processes_go_on_with_one_new_key(crew, tmp_path):

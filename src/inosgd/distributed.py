@@ -13,7 +13,7 @@ four exchanges:
 
     draw      6 bytes of each process: a digest of streams and batch, which must be the same in all
     measured  16 bytes per example: its loss and the norm of its gradient; ids and thresholds are known to all
-    ready     1 byte of each process: its part of the sum is there, or it has failed
+    ready     1 byte of each process: its part of the sum is there, or it has failed; whether it drew dropout masks
     sum       the gradient once, in the type that the engine sums in
 
 From what was measured every process computes the same order and weights over the whole batch. Examples and their
@@ -42,7 +42,8 @@ step have one; with roundings of 1e-16 |S| that is at most about 6e-8 sqrt(d) |S
 as sigma it is one coordinate in 200,000 steps of a thousand parameters, and in 6,000 steps of a million; it then moves
 by one step of the grid. Losses may differ in their last bits as well, and examples whose losses are that close may
 change places. In float32 sums differ by more than the grid absorbs: they are equal up to rounding, and the same bits
-come only from the same number of processes.
+come only from the same number of processes. Dropout masks are other ones on another number of processes, so steps that
+were recorded with them are computed again on as many processes only.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ TIMEOUT = 600.0
 
 _DRAW_BYTES = 6
 _MESSAGE_BYTES = 400
-_FAILED, _READY = b"\x00", b"\x01"
+_FAILED, _READY, _READY_AND_DREW = b"\x00", b"\x01", b"\x02"
 _HINTS = {
     "streams": ": the source that peers.source() returns",
     "parameters": ": build the model from the same seed in each",
@@ -142,7 +143,7 @@ class Peers:
             indices: The examples of the batch, the same in all processes.
             streams: A digest of the states of the random streams that the step draws from.
         """
-        shared = SharedBatch(self, indices)
+        shared = SharedBatch(self, indices, streams)
         self._check_same_draw(indices, streams)
         try:
             yield shared
@@ -179,10 +180,12 @@ class Peers:
         self._exchange(dist.all_reduce, value)
         return value
 
-    def check_all_ready(self) -> None:
-        """Wait until every process is here; if one has failed, raise in all others."""
-        if _FAILED in self.bytes_of_all(_READY):
+    def check_all_ready(self, mine: bytes = _READY) -> list[bytes]:
+        """Wait until every process is here, and return what they say; if one has failed, raise in all others."""
+        states = self.bytes_of_all(mine)
+        if _FAILED in states:
             self.raise_failure()
+        return states
 
     def tell_failure(self, error: Exception) -> None:
         """Let the others, who are waiting in `check_all_ready`, know that this process has failed."""
@@ -248,10 +251,10 @@ class SharedBatch:
         mine: The positions in the batch that this process computes.
     """
 
-    def __init__(self, peers: Peers, indices: IntArray) -> None:
+    def __init__(self, peers: Peers, indices: IntArray, streams: str | None = None) -> None:
         self._belongs_to = indices % peers.size
         self.mine: IntArray = np.flatnonzero(self._belongs_to == peers.rank)
-        self._peers, self._count = peers, len(indices)
+        self._peers, self._count, self._streams = peers, len(indices), streams
         self._measured = False
         self._part: torch.Tensor | None = None
 
@@ -265,26 +268,33 @@ class SharedBatch:
         together[by_rank] = self._pairs_of_all(np.column_stack([measured.losses, measured.grad_norms]))
         return Measured(together[:, 0].copy(), together[:, 1].copy())
 
-    def sum(self, part: torch.Tensor, record: Callable[[], None]) -> torch.Tensor:
+    def sum(self, part: torch.Tensor, record: Callable[[str | None], None], *, drew: bool) -> torch.Tensor:
         """The sum of the parts of all processes, once the step is recorded.
+
+        Args:
+            part: The sum over the share of this process.
+            record: Writes the step into the ledger, with a digest of the random streams that it used.
+            drew: Whether the model drew random numbers of its own, such as dropout masks.
 
         Guarantee:
             ``record`` is called in the first process when every process has its part, and before any has the sum. If it
             raises, no process gets the sum. In the others it is called afterwards, so that what they keep in memory
-            follows.
+            follows. Where a model drew random numbers, they depend on the number of processes, and so does the digest:
+            a recorded step is computed again on another number of them only if that gives the same, up to rounding.
         """
         if self._peers.size == 1:
-            record()
+            record(self._streams)
             return part
-        self._peers.check_all_ready()
+        states = self._peers.check_all_ready(_READY_AND_DREW if drew else _READY)
+        streams = self._streams_with_size() if _READY_AND_DREW in states else self._streams
         self._part = part if self._count else part[:1].clone()  # a sum of nothing is known without sending it
         if self._peers.first:
-            record()
+            record(streams)
         total = self._peers.added(self._part)
         if not bool(torch.isfinite(total).all()):
             self._peers.raise_failure()
         if not self._peers.first:
-            record()
+            record(streams)
         return total if self._count else part
 
     def fail(self, error: Exception) -> None:
@@ -299,6 +309,10 @@ class SharedBatch:
             elif self._peers.first:
                 self._peers.added(torch.full_like(self._part, torch.nan))
                 self._peers.give_reason(error)
+
+    def _streams_with_size(self) -> str | None:
+        digest = hashlib.sha256(f"{self._streams} on {self._peers.size} processes".encode())
+        return None if self._streams is None else digest.hexdigest()
 
     def _pairs_of_all(self, pairs: FloatArray) -> FloatArray:
         """The rows of all processes, those of the first process first."""

@@ -423,7 +423,8 @@ class Ledger:
             what = "terms" if streams == recorded else "random streams"
             raise InvalidArgumentError(
                 f"step={step}: it is in the ledger with other {what}, and would cost twice; resume from the last "
-                "checkpoint with the plan and the data of the run, or roll back"
+                "checkpoint with the plan and the data of the run (and, if the model has dropout, on as many "
+                "processes), or roll back"
             )
 
     def _record_new(self, step: int, terms: Terms, streams: str | None) -> None:

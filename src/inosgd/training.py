@@ -22,6 +22,7 @@ from rich.progress import track
 from torch import nn
 
 from inosgd import _validate
+from inosgd._arrays import FloatArray
 from inosgd.distributed import ALONE, Peers
 from inosgd.errors import InvalidArgumentError
 from inosgd.examples import ExampleStore, as_store
@@ -210,7 +211,7 @@ def _recorded_sum(trainer: Trainer, state: TrainingState) -> tuple[Terms, Bounde
     rows = trainer.owners.of(indices)
     thresholds = terms.thresholds_of(rows)
 
-    with peers.batch(indices, streams) as batch, torch_seeded_by(state.masks, peers.rank):
+    with peers.batch(indices, streams) as batch, torch_seeded_by(state.masks, peers.rank) as drew:
         examples = trainer.store.take(indices[batch.mine])  # in one process: all of them
         with trainer.engine.on(state.model, trainer.losses, examples) as gradients:
             measured = batch.gather(gradients.measure())
@@ -222,14 +223,20 @@ def _recorded_sum(trainer: Trainer, state: TrainingState) -> tuple[Terms, Bounde
             summed = gradients.weighted_sum((weights * factors)[batch.mine])
         part = BoundedSum(summed, terms.clipping_thresholds)
         share = share_for_rounding(terms, table.sizes, summed.dtype, peers.size)
-        record = partial(state.ledger.record, state.step, terms, sensitivity=part.sensitivity, streams=streams)
-        total = replace(part, value=batch.sum(summed, record).double() * (1.0 - share))
+        record = partial(_record, state, terms, part.sensitivity)
+        total = replace(part, value=batch.sum(summed, record, drew=drew()).double() * (1.0 - share))
     return terms, total, StepDiagnostics(len(indices), int(measured.not_finite.sum()))
 
 
+def _record(state: TrainingState, terms: Terms, sensitivity: FloatArray, streams: str | None) -> None:
+    state.ledger.record(state.step, terms, sensitivity=sensitivity, streams=streams)
+
+
 @contextmanager
-def torch_seeded_by(source: RandomSource, rank: int = 0) -> Iterator[None]:
+def torch_seeded_by(source: RandomSource, rank: int = 0) -> Iterator[Callable[[], bool]]:
     """Inside, torch's global generators follow ``source``; afterwards they stand where they stood.
+
+    What it yields says whether anything was drawn from them so far.
 
     Dropout masks go by position in the batch, so one more example shifts the masks of those behind it. That leaves
     the law of the sum as it was only if masks cannot be predicted: they must not come from a seed that others know.
@@ -240,7 +247,14 @@ def torch_seeded_by(source: RandomSource, rank: int = 0) -> Iterator[None]:
     """
     with torch.random.fork_rng():
         _seed_torch(_seed_for(rank, int(source.words(1)[0])))
-        yield
+        before = _generators()
+        yield lambda: not all(map(torch.equal, before, _generators()))
+
+
+def _generators() -> list[torch.Tensor]:
+    """Where torch's global generators stand."""
+    started = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if started else ())]
 
 
 def _seed_torch(seed: int) -> None:
