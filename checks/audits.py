@@ -31,11 +31,11 @@ from typing import Any
 METHODS = ("idp-sgd", "ino-sgd")
 CONTROLS = {
     "no-noise": ("idp-sgd", 48),
-    "half-noise": ("idp-sgd", 256),
+    "half-noise": ("idp-sgd", 192),
     "unclipped-owner": ("idp-sgd", 48),
     "rejection": ("idp-sgd", 48),
     "unstable-order": ("ino-sgd", 72),
-    "anothers-terms": ("idp-sgd", 96),
+    "anothers-terms": ("idp-sgd", 48),
 }
 """Each defect with the method that has it and the number of repeated trainings that find it."""
 

@@ -4,7 +4,9 @@ Every reader of `tests/hostile/readers.py` gets good files with bytes changed, c
 JSON formats, well-formed files whose digests and hashes fit and whose values do not. A reader may read such a file or
 raise an error of inosgd; anything else, or an answer that takes longer than `LONGEST` seconds, is a finding.
 
-With `--atheris READER`, and atheris installed, one reader is fuzzed under the guidance of its coverage instead.
+With `--atheris READER`, and atheris installed, one reader is fuzzed under the guidance of the coverage of inosgd's own
+code instead, from a good file on, until the seconds are up or something is found; with `--atheris all`, every reader
+in turn, each in a process of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ from __future__ import annotations
 import argparse
 import faulthandler
 import random
+import re
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +25,7 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from types import FunctionType
 
 import torch
 
@@ -109,19 +114,70 @@ def table(found: dict[str, Counter[str]]) -> str:
     return "\n".join([*lines, "", *(findings or ["No findings."])])
 
 
-def guided(name: str, arguments: list[str]) -> None:
-    """One reader under atheris, until it is interrupted or something is found."""
+def guided(name: str, seconds: float, seed: int) -> None:
+    """One reader under atheris, until the time is up or something is found; the process ends here."""
     import atheris
 
     with tempfile.TemporaryDirectory() as folder:
+        files, corpus = Path(folder) / "files", Path(folder) / "corpus"
+        corpus.mkdir()
+        (corpus / "good").write_bytes(READERS[name].good())
+        (Path(folder) / "words").write_text("".join(f'"{_escaped(piece[:60])}"\n' for piece in PIECES))
 
         def one(content: bytes) -> None:
             with suppress(InosgdError):
-                READERS[name].on(content, emptied(Path(folder) / "files"))
+                READERS[name].on(content, emptied(files))
 
-        atheris.instrument_all()
-        atheris.Setup([sys.argv[0], *arguments], one)
+        for function in own_functions():
+            atheris.instrument_func(function)
+        limits = [f"-max_total_time={seconds:.0f}", f"-timeout={LONGEST:.0f}", f"-seed={seed + 1}"]
+        settings = [
+            *limits,
+            "-print_final_stats=1",
+            "-rss_limit_mb=4096",
+            f"-artifact_prefix={name}-".replace(" ", "-"),
+        ]
+        atheris.Setup([sys.argv[0], *settings, f"-dict={folder}/words", str(corpus)], one)
         atheris.Fuzz()
+
+
+def own_functions() -> list[FunctionType]:
+    """The functions and methods of inosgd that are loaded; libraries below it are too large to be followed."""
+    modules = [module for name, module in sys.modules.items() if name.split(".")[0] == "inosgd"]
+    spaces = [vars(module) for module in modules]
+    spaces += [vars(each) for space in spaces for each in space.values() if isinstance(each, type)]
+    plain = [getattr(each, "__func__", each) for space in spaces for each in space.values()]
+    found = {id(each): each for each in plain if isinstance(each, FunctionType) and _is_own(each)}
+    return list(found.values())
+
+
+def _is_own(function: FunctionType) -> bool:
+    return (function.__module__ or "").split(".")[0] == "inosgd" and function.__code__.co_filename.endswith(".py")
+
+
+def _escaped(piece: bytes) -> str:
+    return "".join(f"\\x{byte:02x}" for byte in piece)
+
+
+def all_guided(seconds: float, seed: int) -> str:
+    """Every reader under atheris, one after the other: how many files each met, and how it ended."""
+    lines = ["| reader | files | findings |", "| --- | ---: | --- |"]
+    for name in READERS:
+        command = [sys.executable, __file__, "--atheris", name, "--seconds", str(seconds / len(READERS))]
+        command += ["--seed", str(seed)]
+        ended = subprocess.run(command, capture_output=True, text=True, errors="replace")  # noqa: S603
+        counted = re.search(r"number_of_executed_units: (\d+)", ended.stderr)
+        files = f"{int(counted.group(1)):,}" if counted else "?"
+        said = "none" if ended.returncode == 0 else f"code {ended.returncode}: {_reason(ended.stdout + ended.stderr)}"
+        lines.append(f"| {name} | {files} | {said} |")
+        print(lines[-1], file=sys.stderr, flush=True)
+    return "\n".join(lines)
+
+
+def _reason(said: str) -> str:
+    """What atheris calls a finding, on one line."""
+    marks = ("ERROR: libFuzzer", "Uncaught Python exception", "Error:", "Exception:")
+    return "; ".join(line.strip() for line in said.splitlines() if any(mark in line for mark in marks))[:300]
 
 
 def main() -> None:
@@ -129,14 +185,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--atheris", metavar="READER", choices=sorted(READERS), help="needs the package atheris")
-    options, rest = parser.parse_known_args()
+    parser.add_argument("--atheris", metavar="READER", choices=["all", *sorted(READERS)], help="needs atheris")
+    options = parser.parse_args()
     faulthandler.enable()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore", ResourceWarning)
-    if options.atheris:
-        guided(options.atheris, rest)
+    if options.atheris == "all":
+        print(all_guided(options.seconds, options.seed))
         return
+    if options.atheris:
+        guided(options.atheris, options.seconds, options.seed)
     shown = table(fuzz(options.seconds, options.seed))
     print(shown)
     sys.exit("No findings." not in shown)

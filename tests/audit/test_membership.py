@@ -58,7 +58,8 @@ def test_a_report_says_what_is_possible_beside_what_was_found():
 
 def test_the_highest_curve_is_drawn_into_every_panel():
     picture = roc_picture(attack(*_experiment(0.3, 32), SUBJECTS, "online", 0.95), "a <title>")
-    assert picture.count("<polyline") == 4 * len(SUBJECTS)
+    assert picture.count("<polyline") == 2 * 4 * len(SUBJECTS)  # linear and logarithmic
+    assert picture.count('stroke="#b5342a"') == 2 * len(SUBJECTS)
     assert "at most 0." in picture
     assert "not private" in picture
     assert "a &lt;title&gt;" in picture

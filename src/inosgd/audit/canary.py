@@ -488,7 +488,7 @@ def verdict(found: Sequence[Finding], confidence: float) -> str:
         owners = ", ".join(dict.fromkeys(each.owner for each in guilty))
         views = ", ".join(dict.fromkeys(each.view for each in guilty))
         return f"REJECTED at {confidence:.0%} confidence: the claim for {owners} is refuted ({views})."
-    largest = max(max(each.lower_bound, each.lower_bound_of_noise) / each.accounted for each in found)
+    largest = max(max(each.lower_bound, each.lower_bound_of_noise) / max(each.accounted, 1e-300) for each in found)
     return (
         f"Nothing is refuted at {confidence:.0%} confidence: every lower bound is below what is accounted for; the "
         f"closest comes to {largest:.0%} of it."
