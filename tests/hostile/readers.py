@@ -27,7 +27,9 @@ from inosgd.datasets.budgets import read_owner_table
 from inosgd.datasets.cifar import read_records
 from inosgd.datasets.idx import read_idx
 from inosgd.datasets.image_folder import ImageFormat, inside, read_images
+from inosgd.datasets.mapped import MappedExamples
 from inosgd.datasets.npz import names_in, read_npz
+from inosgd.datasets.parquet import ParquetExamples
 from inosgd.datasets.tables import read_table
 from inosgd.files import sha256
 from inosgd.ledger import Ledger
@@ -155,6 +157,20 @@ def _table(path: Path) -> None:
     table.numbers("epsilon")
 
 
+def _mapped(path: Path) -> None:
+    MappedExamples.open(path).take(np.array([0]))
+
+
+def _npy() -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.arange(12, dtype=np.float32).reshape(4, 3))
+    return file.getvalue()
+
+
+def _row_groups(path: Path) -> None:
+    ParquetExamples.open(path, "epsilon").take(np.array([0]))
+
+
 def _index(path: Path) -> None:
     table = read_table([path], {"file": "data.file"})
     inside(path.parent, table.texts("file").tolist(), path)
@@ -235,6 +251,8 @@ READERS = {
             lambda: b'owner,epsilon,delta\na,1.0,1e-5\n"b, c",2.5,1e-6\n',
         ),
         Reader("parquet", _table, "x.parquet", _parquet),
+        Reader("npy", _mapped, "x.npy", _npy),
+        Reader("parquet on disk", _row_groups, "x.parquet", _parquet),
         Reader("index", _index, "index.csv", lambda: b"file,class\nindex.csv,a\n./index.csv,b\n"),
         Reader("study", _study, "study.toml", lambda: STUDY.encode()),
         Reader(

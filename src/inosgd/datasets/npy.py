@@ -40,7 +40,7 @@ def read_header(path: Path, what: str, stream: IO[bytes], size: int, kinds: str)
     """
     try:
         shape, by_columns, dtype = _READERS[npy.read_magic(stream)](stream)
-    except (ValueError, KeyError) as error:
+    except Exception as error:  # NumPy parses headers as Python and raises almost anything on bytes made to confuse it
         raise refuse(path, f"{what} has no header that can be read ({error})") from None
     if dtype.hasobject or dtype.kind not in kinds:
         wanted = "numbers" if kinds == NUMBERS else "numbers or texts; write it again without Python objects"

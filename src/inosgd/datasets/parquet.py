@@ -31,7 +31,7 @@ from inosgd._arrays import IntArray, by_key
 from inosgd.datasets.file_state import FileState
 from inosgd.datasets.files import refuse
 from inosgd.datasets.mapped import Transform
-from inosgd.datasets.tables import check_header, one_line
+from inosgd.datasets.tables import UNREADABLE, check_header, one_line
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.engine import Examples
 
@@ -56,7 +56,7 @@ class _File:
         self.state.check()
         try:
             found = self.reader.read_row_group(number, columns=list(columns), use_threads=False)
-        except (pa.ArrowException, OSError) as error:
+        except UNREADABLE as error:
             raise refuse(self.state.path, f"row group {number} cannot be read ({one_line(error)})") from None
         if found.num_rows != self.reader.metadata.row_group(number).num_rows:
             raise refuse(self.state.path, f"row group {number} has {found.num_rows} rows, not those it announces")
@@ -226,7 +226,7 @@ def _opened(path: Path, wanted: Mapping[str, str], before: int) -> _File:
         check_header(path, reader.schema_arrow.names, wanted)
         contents = reader.metadata
         sizes = [contents.row_group(number).num_rows for number in range(contents.num_row_groups)]
-    except (pa.ArrowException, OSError) as error:
+    except UNREADABLE as error:
         raise refuse(path, f"cannot be read as Parquet ({one_line(error)}); write it again") from None
     if sum(sizes) == 0:
         raise refuse(path, "there are no rows in it; leave it out")

@@ -28,6 +28,9 @@ from inosgd.errors import InvalidArgumentError
 Texts = npt.NDArray[np.object_]
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
+UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
+"""What Arrow raises on files that are no Parquet, or whose names are no text."""
+
 MOST_NAMES = 12
 """How many column names a message lists."""
 
@@ -132,7 +135,7 @@ def column_names(path: Path, delimiter: str | None = None) -> list[str]:
     if path.suffix.lower() == ".parquet":
         try:
             return list(pyarrow.parquet.read_schema(path).names)
-        except (pa.ArrowException, OSError) as error:
+        except UNREADABLE as error:
             raise _unreadable(path, error) from None
     return _header(path, delimiter or DELIMITERS[path.suffix.lower()])
 
@@ -176,7 +179,7 @@ def _read_parquet(path: Path, wanted: Mapping[str, str]) -> Any:
         file = pyarrow.parquet.ParquetFile(path)
         check_header(path, file.schema_arrow.names, wanted)
         return file.read(columns=list(wanted))
-    except (pa.ArrowException, OSError) as error:
+    except UNREADABLE as error:
         raise _unreadable(path, error) from None
 
 
