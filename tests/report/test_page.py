@@ -111,5 +111,5 @@ def test_it_is_written_for_its_user_only(trained, tmp_path):
 def test_a_training_without_evaluations_has_a_page(trained):
     (trained / "metrics.jsonl").unlink()
     text = page(read_runs([trained]))
-    assert "Nothing was evaluated along the way" in text
+    assert "Nothing was measured on held-out examples" in text
     assert set(payload_of(text)["charts"]) == {"budgets", "terms"}

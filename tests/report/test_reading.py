@@ -80,7 +80,7 @@ def test_a_training_without_evaluations(trained):
     (trained / "metrics.jsonl").unlink()
     material = read_runs([trained])
     assert not material.evaluated
-    assert material.verdict == "Nothing was evaluated along the way; every owner stayed within its budget."
+    assert material.verdict == "Nothing was measured on held-out examples; every owner stayed within its budget."
 
 
 def test_several_runs_share_a_page_if_their_owners_are_the_same(compared, with_extras, reproduced):

@@ -106,3 +106,10 @@ def test_numbers_that_are_none():
 def test_rows_far_below_do_not_squeeze_the_others():
     assert tables._lowest_drawn([0.5, 0.6]) == pytest.approx(0.4)
     assert tables._lowest_drawn([0.6]) == pytest.approx(0.55)
+
+
+def test_a_single_evaluation_is_no_curve():
+    made = tables.all_tables(material_of(points=1))
+    assert not {"curves", "progress", "classes"} & set(made)
+    assert "ends" in made
+    assert {"curves", "progress", "classes"} <= set(tables.all_tables(material_of(points=2)))  # the control

@@ -143,7 +143,12 @@ def _frame(seen: Seen) -> RenderableType:
 
 def _about(seen: Seen) -> list[Text]:
     if not seen.metrics:
-        return [Text("no held-out results yet; [evaluation] every = N in the study file brings them", style="dim")]
+        return [
+            Text(
+                "no held-out results yet; they come with checkpoints, or as often as [evaluation] every says",
+                style="dim",
+            )
+        ]
     last = seen.metrics[-1]
     return [Text(f"held-out examples after step {last['step']}: {100 * last['overall']:.1f} % right", style="dim")]
 

@@ -40,7 +40,7 @@ def ends_chart(material: Material, tables: Tables) -> Chart:
     base = with_band(alt.Chart(named("ends")).transform_filter(SHOWN), "recall").encode(color=method_colour(material))
     tooltips = [alt.Tooltip("method:N"), *owner_tooltips(), *spread("recall", "recall", ".1%")]
     tooltips += spread("loss", "loss", ".2f")[:1]
-    scale = alt.Scale(zero=False, padding=10)
+    scale = alt.Scale(zero=False, nice=False, padding=10)  # no tick beyond 100 %
     if many:
         base = base.encode(x=EPSILON)
         recall = alt.Y("recall:Q", title="recall", scale=scale, axis=PERCENT)
@@ -161,5 +161,5 @@ def pareto_chart(material: Material, _: Tables) -> Chart:
     }
     behind = main.mark_text(style="halo", **names).encode(text="method:N")
     front_names = main.mark_text(**names).encode(text="method:N", color=method_colour(material))
-    layers = (front, others.encode(tooltip=tooltips), behind, marks, front_names)
+    layers = (front, behind, others.encode(tooltip=tooltips), marks, front_names)  # no point is covered
     return alt.layer(*layers).properties(width=760, height=360)

@@ -33,7 +33,7 @@ class MethodRow:
     Attributes:
         label: What it is called on the page; no two rows have the same.
         variant: How it plans.
-        results: By seed; empty if nothing was evaluated along the way.
+        results: By seed; empty if nothing was evaluated.
         spent: The largest epsilon over seeds that each owner has spent; empty if it is not known owner by owner.
         terms: Rates, thresholds and signals of the owners, by name of the quantity.
     """

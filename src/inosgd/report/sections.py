@@ -62,8 +62,8 @@ def _scoreboard(material: Material) -> str:
     rows = [row for row in material.main_rows if row.results]
     if not rows:
         return (
-            '<p class="empty">No results on held-out examples were kept along the way; give the study file an '
-            "<code>[evaluation]</code> with <code>every</code>.</p>"
+            '<p class="empty">How the model does is not known: no examples were held out, or none judged it yet. '
+            "In a study file, <code>[data.held_out]</code> holds some out.</p>"
         )
     overall = {row.label: mean_of(row.results, "overall") for row in rows}
     worst = {row.label: mean_of(row.results, "worst") for row in rows}

@@ -17,6 +17,7 @@ from inosgd.report.material import Material, OwnerFacts
 from inosgd.shown import rounded_up
 from inosgd.studies import views
 from inosgd.studies.results import Result
+from inosgd.studies.views import Rows
 
 Table = dict[str, list[Any]]
 
@@ -81,9 +82,14 @@ def _present(material: Material, results: Sequence[Result]) -> list[OwnerFacts]:
     return [owner for owner in material.owners if owner.name in results[0].final.owners]
 
 
+def _curves(material: Material) -> Rows:
+    """The main rows that were evaluated more than once: a single point is no curve."""
+    return {label: results for label, results in material.evaluated_main.items() if len(results[0].curve) > 1}
+
+
 def curve_rows(material: Material) -> Iterator[dict[str, Any]]:
     """Recall and loss of every owner over training."""
-    for label, results in material.evaluated_main.items():
+    for label, results in _curves(material).items():
         steps = [point.step for point in results[0].curve]
         for owner in _present(material, results):
             found = [[point.owners[owner.name] for point in result.curve] for result in results]
@@ -95,7 +101,7 @@ def curve_rows(material: Material) -> Iterator[dict[str, Any]]:
 
 def progress_rows(material: Material) -> Iterator[dict[str, Any]]:
     """Overall accuracy, the worst owner and the worse-off half over training."""
-    for label, results in material.evaluated_main.items():
+    for label, results in _curves(material).items():
         for points in zip(*(result.curve for result in results), strict=True):
             for measure, words in MEASURES.items():
                 values = [getattr(point, measure) for point in points]
@@ -209,7 +215,7 @@ def term_rows(material: Material) -> Iterator[dict[str, Any]]:
 
 def class_rows(material: Material) -> Iterator[dict[str, Any]]:
     """The recall of every class over training, and whose class it is."""
-    for label, found in views.class_curves(material.evaluated_main).items():
+    for label, found in views.class_curves(_curves(material)).items():
         for step, recalls in zip(found["steps"], found["recall"], strict=True):
             for (name, owner), recall in zip(material.classes, recalls, strict=False):
                 if recall is not None:

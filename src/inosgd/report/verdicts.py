@@ -24,7 +24,7 @@ def verdict_of(material: Material) -> str:
     """What the main rows came to; a single training is described, several are compared."""
     evaluated = material.evaluated_main
     if not evaluated:
-        return f"Nothing was evaluated along the way; {_kept(material)}."
+        return f"Nothing was measured on held-out examples; {_kept(material)}."
     if len(evaluated) == 1:
         return _single(material)
     overall = {label: mean_of(results, "overall") for label, results in evaluated.items()}

@@ -164,10 +164,13 @@ def run_study(run: RunFolder, allowed_factory: str | None) -> tuple[StudyFile, d
 
 
 def finish(run: RunFolder, prepared: Prepared, state: TrainingState, *, every: int, progress: bool = False) -> Outcome:
-    """Take all steps that are left, judge the model by held-out examples, and save it; needs the lock."""
-    interval = prepared.study.schema.evaluation.every
+    """Take all steps that are left, judge the model by held-out examples, and save it; needs the lock.
+
+    The model is judged as often as the study says, by default with every checkpoint, and at the end.
+    """
+    interval = prepared.study.schema.evaluation.every or every
     callbacks = []
-    if interval is not None and prepared.data.held_out is not None:
+    if prepared.data.held_out is not None:
         callbacks.append(after_every(interval, lambda now: _keep(run, judge(prepared, now.model, now.step))))
     try:
         train_durably(run, prepared.trainer, state, every=every, callbacks=callbacks, progress=progress)
