@@ -47,6 +47,7 @@ from inosgd.owners import OwnerTable
 from inosgd.plan import Phase, Plan, Terms
 from inosgd.planning.verification import reference_epsilons
 from inosgd.records import Chain, Position, RecordFile, read_chain
+from inosgd.shown import rounded_up
 
 LEDGER_FORMAT = 2
 
@@ -540,8 +541,8 @@ def _passed(history: History, record: int) -> list[Finding]:
             findings.append(
                 Finding(
                     record,
-                    f"after record {record}, owner {table.names[owner]!r} has spent {epsilon:g} by dp-accounting and "
-                    f"allows {table.epsilons[owner]:g}",
+                    f"after record {record}, owner {table.names[owner]!r} has spent {rounded_up(epsilon, 6)} by "
+                    f"dp-accounting and allows {table.epsilons[owner]:g}",
                 )
             )
     return findings
