@@ -13,10 +13,12 @@ import time
 from contextlib import contextmanager
 
 import pytest
+import typer
 from hypothesis import given
 from hypothesis import strategies as st
 from joblib.externals.loky import get_reusable_executor
 
+from inosgd.cli.workers import chosen_workers
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.studies import workers as workers_module
 from inosgd.studies.runner import Failure, failures_error, run_all
@@ -198,6 +200,14 @@ def test_a_cluster_that_is_not_there_is_named(monkeypatch):
         connected("ray", address="ray://far:1"),
     ):
         pass
+
+
+@pytest.mark.parametrize("continues", [True, False])
+def test_an_interruption_says_whether_anything_is_kept(continues, capsys):
+    expected = typer.Exit if continues else KeyboardInterrupt
+    with pytest.raises(expected), chosen_workers("local", 1, None, continues=continues):
+        raise KeyboardInterrupt
+    assert ("finished trainings are kept" in capsys.readouterr().err) is continues
 
 
 ON_A_CLUSTER = """

@@ -7,7 +7,8 @@
 A cluster is found where its users expect it: by the address that is given, else by ``RAY_ADDRESS`` or
 ``DASK_SCHEDULER_ADDRESS``; without either a small one is started on this machine, and ended with the block. Its nodes
 need the same versions of inosgd and torch, and the data at the same paths. Training data and everything computed from
-them then live in the cluster's memory: use one that you would keep the data on.
+them then live in the cluster's memory: use one that you would keep the data on. Where it asks for a token or for
+certificates, give them as Ray and Dask document it; nothing of that passes through here.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def connected(
     Args:
         backend: "local" for processes of this machine, "ray" or "dask" for a cluster.
         jobs: How many tasks at a time; by default one per core, or all that the cluster can carry.
-        address: Of the cluster, as Ray ("auto", "ray://host:10001") or Dask ("tcp://host:8786") writes it.
+        address: Of the cluster, as Ray ("auto", "host:6379") or Dask ("tcp://host:8786") writes it.
         retries: How often a task that failed is tried again.
 
     Raises:
@@ -101,9 +102,10 @@ def _ray(jobs: int | None, address: str | None) -> Iterator[None]:
         yield
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing about a private study is reported elsewhere
-    own = {} if address or os.environ.get("RAY_ADDRESS") else {"num_cpus": jobs, "include_dashboard": False}
-    with _reaching("ray", address):
-        ray.init(address=address, log_to_driver=False, logging_level="error", **own)
+    known = address or os.environ.get("RAY_ADDRESS") or "local"  # never one that merely happens to run here
+    own = {"num_cpus": jobs, "include_dashboard": False} if known == "local" else {}
+    with _reaching("ray", known):
+        ray.init(address=known, log_to_driver=False, logging_level="error", **own)
     try:
         yield
     finally:
