@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import time
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
@@ -206,13 +207,30 @@ def test_empty_batches_unequal_shards_and_other_engines(crew, size):
     assert 0 in alone(SPECIAL["often empty"])[3]
 
 
+def slow(peers: Peers, case: Case) -> np.ndarray:
+    """Process 1 takes its time in every step, and process 2 before it begins."""
+    time.sleep(0.2 * (peers.rank == 2))
+    trainer = case.trainer(peers)
+    plain = trainer.losses
+    delay = 0.03 * (peers.rank == 1)
+    patient = dataclasses.replace(trainer, losses=lambda *given: time.sleep(delay) or plain(*given))
+    state = case.state(patient)
+    fit(patient, state)
+    return flat(state).numpy()
+
+
+def test_processes_need_not_be_equally_fast(crew):
+    for each in answers(crew, slow, Case()):
+        np.testing.assert_allclose(each, alone(Case())[0], rtol=0, atol=1e-12)
+
+
 def broken(peers: Peers, case: Case, how: str) -> np.ndarray:
     """A training with a plausible mistake in it."""
     with pytest.MonkeyPatch.context() as patch:
         if how == "noise in every part":
 
-            def noisy(self, part, record, *, drew, plain=SharedBatch.sum):
-                return plain(self, part + 2.0 * torch.randn_like(part), record, drew=drew)
+            def noisy(self, part, record, drew, plain=SharedBatch.sum):
+                return plain(self, part + 2.0 * torch.randn_like(part), record, drew)
 
             patch.setattr(SharedBatch, "sum", noisy)
         if how == "order within the share":

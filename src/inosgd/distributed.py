@@ -268,13 +268,13 @@ class SharedBatch:
         together[by_rank] = self._pairs_of_all(np.column_stack([measured.losses, measured.grad_norms]))
         return Measured(together[:, 0].copy(), together[:, 1].copy())
 
-    def sum(self, part: torch.Tensor, record: Callable[[str | None], None], *, drew: bool) -> torch.Tensor:
+    def sum(self, part: torch.Tensor, record: Callable[[str | None], None], drew: Callable[[], bool]) -> torch.Tensor:
         """The sum of the parts of all processes, once the step is recorded.
 
         Args:
             part: The sum over the share of this process.
             record: Writes the step into the ledger, with a digest of the random streams that it used.
-            drew: Whether the model drew random numbers of its own, such as dropout masks.
+            drew: Says whether the model drew random numbers of its own, such as dropout masks.
 
         Guarantee:
             ``record`` is called in the first process when every process has its part, and before any has the sum. If it
@@ -285,7 +285,7 @@ class SharedBatch:
         if self._peers.size == 1:
             record(self._streams)
             return part
-        states = self._peers.check_all_ready(_READY_AND_DREW if drew else _READY)
+        states = self._peers.check_all_ready(_READY_AND_DREW if drew() else _READY)
         streams = self._streams_with_size() if _READY_AND_DREW in states else self._streams
         self._part = part if self._count else part[:1].clone()  # a sum of nothing is known without sending it
         if self._peers.first:

@@ -224,7 +224,7 @@ def _recorded_sum(trainer: Trainer, state: TrainingState) -> tuple[Terms, Bounde
         part = BoundedSum(summed, terms.clipping_thresholds)
         share = share_for_rounding(terms, table.sizes, summed.dtype, peers.size)
         record = partial(_record, state, terms, part.sensitivity)
-        total = replace(part, value=batch.sum(summed, record, drew=drew()).double() * (1.0 - share))
+        total = replace(part, value=batch.sum(summed, record, drew).double() * (1.0 - share))
     return terms, total, StepDiagnostics(len(indices), int(measured.not_finite.sum()))
 
 
