@@ -113,3 +113,11 @@ def test_a_single_evaluation_is_no_curve():
     assert not {"curves", "progress", "classes"} & set(made)
     assert "ends" in made
     assert {"curves", "progress", "classes"} <= set(tables.all_tables(material_of(points=2)))  # the control
+
+
+def test_a_single_owner_is_not_its_own_worst_off():
+    alone = material_of(names=("registry",), methods=1)
+    assert set(tables.all_tables(alone)["progress"]["measure"]) == {"overall accuracy"}
+    assert "worst-off" not in alone.verdict
+    assert "the owner's budget was kept" in alone.verdict
+    assert "worst-off owner" in material_of(methods=1).verdict  # the control

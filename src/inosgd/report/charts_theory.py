@@ -62,7 +62,7 @@ def condition_chart(material: Material, _: Tables) -> Chart:
         alt.Tooltip("owner:N", title="loss of"),
         alt.Tooltip("other:N", title="against"),
     ]
-    lines = base.mark_line(interpolate="monotone").encode(y=left_side)
+    lines = base.mark_line().encode(y=left_side)
     points = base.mark_point(size=90, filled=True, opacity=0).encode(y=left_side, tooltip=tooltips)
     return alt.layer(zero_line(), lines, points).properties(width=760, height=280)
 

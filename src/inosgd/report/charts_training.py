@@ -77,7 +77,7 @@ def classes_chart(material: Material, tables: Tables) -> Chart:
     tooltips = [alt.Tooltip("method:N"), alt.Tooltip("class:N"), alt.Tooltip("step:Q")]
     numbers = alt.Tooltip("recall:Q", format=".1%")
     points = base.mark_point(size=90, filled=True, opacity=0).encode(tooltip=[*tooltips, numbers])
-    layers = alt.layer(base.mark_line(interpolate="monotone"), points, data=named("classes"))
+    layers = alt.layer(base.mark_line(), points, data=named("classes"))
     panels = layers.properties(width=150, height=90).facet(
         facet=alt.Facet("class:N", sort=chosen, title=None), columns=5, spacing=PANEL_SPACING, bounds="flush"
     )

@@ -83,16 +83,17 @@ def banded(material: Material, field: str, title: str, number: str, also: Sequen
     value = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False, nice=False, padding=8), axis=axis)
     base = alt.Chart().encode(x=STEP, color=colour)
     band = base.mark_area(opacity=0.16).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
-    line = base.mark_line(interpolate="monotone").encode(y=value)
+    line = base.mark_line().encode(y=value)
     shown = [alt.Tooltip("method:N"), *also, alt.Tooltip("step:Q"), *spread(field, title, number)]
     points = base.mark_point(size=90, filled=True, opacity=0).encode(y=value, tooltip=shown)
     return alt.layer(band, line, points)
 
 
 def with_band(chart: Chart, field: str) -> Chart:
-    """The chart with the two edges of the band; no measure here is below 0."""
+    """The chart with the two edges of the band; no measure here is below 0, and no share is above 1."""
+    high = f"datum.{field} + datum.{field}_sd"
     return chart.transform_calculate(
-        low=f"max(0, datum.{field} - datum.{field}_sd)", high=f"datum.{field} + datum.{field}_sd"
+        low=f"max(0, datum.{field} - datum.{field}_sd)", high=high if field == "loss" else f"min(1, {high})"
     )
 
 

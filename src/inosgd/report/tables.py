@@ -100,10 +100,11 @@ def curve_rows(material: Material) -> Iterator[dict[str, Any]]:
 
 
 def progress_rows(material: Material) -> Iterator[dict[str, Any]]:
-    """Overall accuracy, the worst owner and the worse-off half over training."""
+    """Overall accuracy, the worst owner and the worse-off half over training; of a single owner the first says all."""
     for label, results in _curves(material).items():
+        measures = list(MEASURES.items())[: 1 if len(results[0].final.owners) == 1 else None]
         for points in zip(*(result.curve for result in results), strict=True):
-            for measure, words in MEASURES.items():
+            for measure, words in measures:
                 values = [getattr(point, measure) for point in points]
                 yield {"method": label, "measure": words, "step": points[0].step, **_spread("value", values)}
 

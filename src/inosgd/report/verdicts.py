@@ -52,9 +52,10 @@ def _single(material: Material) -> str:
     row = next(row for row in material.main_rows if row.results)
     final: Evaluation = row.results[0].final
     name = worst_owner(row.results)
+    worst = f", and {final.owners[name].recall:.1%} for its worst-off owner ({name})" if len(final.owners) > 1 else ""
     return (
-        f"After {final.step} steps {row.label} classifies {final.overall:.1%} of held-out examples right, and "
-        f"{final.owners[name].recall:.1%} for its worst-off owner ({name}); {_kept(material)}."
+        f"After {final.step} steps {row.label} classifies {final.overall:.1%} of held-out examples right{worst}; "
+        f"{_kept(material)}."
     )
 
 
@@ -78,7 +79,9 @@ def _points(difference: dict[str, float | None]) -> str:
 def _kept(material: Material) -> str:
     budgets = {owner.name: owner.epsilon for owner in material.owners}
     exceeded = any(_exceeds(row, budgets) for row in material.main_rows)
-    return "A BUDGET WAS EXCEEDED, see what was spent" if exceeded else "every owner stayed within its budget"
+    if exceeded:
+        return "A BUDGET WAS EXCEEDED, see what was spent"
+    return "every owner stayed within its budget" if len(budgets) > 1 else "the owner's budget was kept"
 
 
 def _exceeds(row: MethodRow, budgets: dict[str, float]) -> bool:
