@@ -71,7 +71,7 @@ def test_more_trials_leave_less_for_each(name):
     owners = table(1.0, 4.0)
     ones = []
     for mean in (1.5, 4.0, 16.0):
-        _, one, tuning = fitted(owners, lambda part: [planned(part)], trials_named(name, mean))
+        _, one, tuning = fitted(owners, lambda part, _: [planned(part)], trials_named(name, mean))
         assert (tuning <= owners.epsilons).all()
         ones.append(one)
     assert (np.diff(ones, axis=0) < 0).all()
@@ -136,7 +136,7 @@ def test_dp_accounting_finds_the_same_price(priced):
 def test_budgets_that_cannot_carry_a_tuning_name_their_owner():
     stubborn = planned(table(1.0, 4.0))
     with pytest.raises(InfeasibleError, match=r"owner 'a': tuning costs it .* ask for fewer trials, tune on public"):
-        fitted(table(1e-3, 4.0), lambda _: [stubborn], PoissonTrials(4.0))
+        fitted(table(1e-3, 4.0), lambda *_: [stubborn], PoissonTrials(4.0))
 
 
 def test_many_owners_are_priced_by_their_divergences():

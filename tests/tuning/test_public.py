@@ -19,11 +19,11 @@ def study(tmp_path):
 
 
 def test_candidates_are_ranked_and_repeatable(study):
-    space = Space(learning_rates=(1e-9, 2.0), clipping_thresholds=(0.5, 0.1))
+    space = Space(learning_rates=(1e-9, 2.0))
     seen = list(tune_on_public_data(study, space, seeds=2, workers=ALONE))
-    assert len(seen) == 8
+    assert len(seen) == 4
     ranked = seen[-1]
-    assert len(ranked) == 4
+    assert len(ranked) == 2
     assert [each.mean for each in ranked] == sorted((each.mean for each in ranked), reverse=True)
     assert all(len(each.scores) == 2 for each in ranked)
     again = list(tune_on_public_data(study, space, seeds=2, workers=ALONE))[-1]

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 import typer
 from rich.markup import escape
@@ -29,6 +30,7 @@ from inosgd.tuning.public import WHY_FREE, Scored, tune_on_public_data
 from inosgd.tuning.trials import RANKINGS
 
 MOST_OWNERS = 40
+"""With more owners than this, the price is shown for the strictest ones; tuning.json has them all."""
 
 Values = Annotated[str | None, typer.Option(help="Values to choose from, separated by commas.")]
 
@@ -155,12 +157,16 @@ def _agree(priced: Priced, by: str, *, yes: bool) -> None:
         f"{drawn['mean']:g} on average) over {len(priced.candidates)} candidates\n"
     )
     table = plain_table("owner", right=("allows ε", "one trial", "the tuning", "δ"))
-    for row, (name, budget, _) in enumerate(priced.table):
-        if row < MOST_OWNERS:
-            one, whole = float(priced.one_trial[row]), float(priced.tuning[row])
-            cells = (rounded_up(one), rounded_up(whole, within=budget.epsilon), f"{budget.delta:g}")
-            table.add_row(escape(name), f"{budget.epsilon:g}", *cells)
+    many = len(priced.table) > MOST_OWNERS
+    rows = np.argsort(priced.table.privacy_ranks)[:MOST_OWNERS] if many else np.arange(len(priced.table))
+    for row in rows.tolist():
+        name, budget = priced.table.names[row], priced.table.budget(row)
+        one, whole = float(priced.one_trial[row]), float(priced.tuning[row])
+        cells = (rounded_up(one), rounded_up(whole, within=budget.epsilon), f"{budget.delta:g}")
+        table.add_row(escape(name), f"{budget.epsilon:g}", *cells)
     shown.print(table)
+    if len(priced.table) > MOST_OWNERS:
+        shown.print(f"and {len(priced.table) - MOST_OWNERS} more owners")
     shown.print(
         f"\nEvery trial is planned for so much less that the tuning fits. Held-out examples decide ({by}) and are not "
         "protected. Only the best model may be shown: how many trainings there were, and how long they took, stays in "

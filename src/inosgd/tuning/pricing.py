@@ -14,7 +14,7 @@ from inosgd.accounting.selection import PoissonTrials, Trials, profile_epsilons,
 from inosgd.errors import InfeasibleError, InvalidArgumentError
 from inosgd.owners import OwnerTable
 from inosgd.plan import Plan, Terms
-from inosgd.studyfile.planning import study_plan
+from inosgd.studyfile.planning import planned, study_plan
 from inosgd.studyfile.reading import StudyFile
 from inosgd.studyfile.schema import TrainingSection
 from inosgd.tuning.candidates import Candidate, Space
@@ -26,8 +26,8 @@ CLOSE_ENOUGH = 0.97
 MOST_PROFILES = 200
 """With more distinct exposures than this, their Rényi bounds stand in for whole privacy profiles."""
 
-Planner = Callable[[OwnerTable], list[Plan]]
-"""From budgets of a single trial to the plan of every candidate."""
+Planner = Callable[[OwnerTable, bool], list[Plan]]
+"""From budgets of a single trial to the plan of every candidate, verified by dp-accounting or (faster) not."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ def price_tuning(study: StudyFile, space: Space, trials: Trials, *, allowed_fact
     candidates = space.candidates(study, allowed_factory=allowed_factory)
     table = data_of(study, allowed_factory).owners.table
     sections = [_by_renyi(candidate.study.schema.training) for candidate in candidates]
-    plans, one_trial, tuning = fitted(table, lambda part: plans_of(sections, part), trials)
+    plans, one_trial, tuning = fitted(table, lambda part, verify: plans_of(sections, part, verify=verify), trials)
     return Priced(study, tuple(candidates), tuple(plans), trials, table, one_trial, tuning, allowed_factory)
 
 
@@ -80,27 +80,36 @@ def fitted(table: OwnerTable, planner: Planner, trials: Trials) -> tuple[list[Pl
     """Plans for the largest budgets of single trials that ``table`` allows, and the epsilons of one trial and of all.
 
     Every owner's trial budget is moved by the ratio of what it allows to what the tuning costs it, until all fit and
-    have little left. What is returned fits, whatever the way there.
+    have little left. What is returned is planned and accounted for afresh, and fits, whatever the way there.
     """
-    shares = np.full(len(table), 0.5)
-    fits: tuple[list[Plan], FloatArray, FloatArray] | None = None
+    shares = fitting = np.full(len(table), 0.5)
     for _ in range(MOST_ROUNDS):
-        plans = planner(OwnerTable(table.names, table.epsilons * shares, table.deltas, table.sizes))
-        one_trial, tuning = tuning_epsilons(plans, table.deltas, trials)
+        _, tuning = tuning_epsilons(planner(_part(table, shares), False), table.deltas, trials)
         used = tuning / table.epsilons
-        if (used <= 1).all():
-            fits = plans, one_trial, tuning
-            if ((used >= CLOSE_ENOUGH) | (shares == 1)).all():
-                break
+        fits = (used <= 1).all()
+        fitting = shares if fits else fitting
+        if fits and ((used >= CLOSE_ENOUGH) | (shares == 1)).all():
+            break
         shares = np.clip(shares * 0.995 / np.maximum(used, 1e-3), 1e-3, 1.0)
-    if fits is None:
-        owner = int(np.argmax(used))
+    plans = planner(_part(table, fitting), True)
+    one_trial, tuning = tuning_epsilons(plans, table.deltas, trials)
+    _refuse_excess(table, tuning)
+    return plans, one_trial, tuning
+
+
+def _part(table: OwnerTable, shares: FloatArray) -> OwnerTable:
+    return OwnerTable(table.names, table.epsilons * shares, table.deltas, table.sizes)
+
+
+def _refuse_excess(table: OwnerTable, tuning: FloatArray) -> None:
+    fits = tuning <= table.epsilons
+    if not fits.all():
+        owner = int(np.argmin(fits))
         raise InfeasibleError(
             f"owner {table.names[owner]!r}: tuning costs it {tuning[owner]:.3g} and it allows "
             f"{table.epsilons[owner]:g}; ask for fewer trials, tune on public data, or ask for a larger budget",
             table.names[owner],
         )
-    return fits
 
 
 def tuning_epsilons(plans: Sequence[Plan], deltas: FloatArray, trials: Trials) -> tuple[FloatArray, FloatArray]:
@@ -151,11 +160,17 @@ def _profiles(plan: Plan, owners: IntArray) -> FloatArray:
     return found
 
 
-def plans_of(sections: Sequence[TrainingSection], table: OwnerTable) -> list[Plan]:
+def plans_of(sections: Sequence[TrainingSection], table: OwnerTable, *, verify: bool = True) -> list[Plan]:
     """A plan for each section; sections that agree in all that a plan is made of share one."""
     wanted = {_plan_key(each): each for each in sections}
-    made = {key: study_plan(each, table) for key, each in wanted.items()}
+    made = {key: _plan(each, table, verify=verify) for key, each in wanted.items()}
     return [made[_plan_key(each)] for each in sections]
+
+
+def _plan(training: TrainingSection, table: OwnerTable, *, verify: bool) -> Plan:
+    if verify or training.steps is None:
+        return study_plan(training, table)
+    return planned(training, table, training.steps, noise_scale=training.noise_scale, verify=False)
 
 
 def _plan_key(training: TrainingSection) -> str:
