@@ -1,6 +1,6 @@
 """A hook of MkDocs: pages link to files of the repository, and the site makes the best of each such link.
 
-A link to a module leads to its entry in the reference. Measurements (`evidence/`, `benchmarks/`) become pages of the
+Figures of measurements are shown. A link to a module leads to its entry in the reference. Measurements (`evidence/`, `benchmarks/`) become pages of the
 site. Any other link out of `docs/` keeps its text and loses its target. Links within `docs/` are left to MkDocs, which
 checks them.
 """
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 MEASURED = ("evidence", "benchmarks", "checks")
 SHOWN = {".md", ".svg", ".png"}
 
-LINK = re.compile(r"(?<!!)\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^()\s]+)\)")
+LINK = re.compile(r"\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^()\s]+)\)")
 ENTRY = re.compile(r"^::: (?P<module>[\w.]+)$", flags=re.MULTILINE)
 
 

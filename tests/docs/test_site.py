@@ -162,3 +162,12 @@ def test_examples_in_docstrings_are_shown_as_code(site):
     page = (site / "reference" / "training.html").read_text(encoding="utf-8")
     assert "&gt;&gt;&gt;" in page
     assert "<blockquote>\n<blockquote>" not in page
+
+
+GLUED = re.compile(r"[.;:] \d\. <strong>")
+
+
+def test_items_of_numbered_lists_stand_on_lines_of_their_own(site):
+    """A paragraph inside an item needs four spaces and an empty line after it; else the rest of the list joins it."""
+    assert [page.name for page in site.rglob("*.html") if GLUED.search(page.read_text(encoding="utf-8"))] == []
+    assert GLUED.search("<p>all weights are 1. 4. <strong>Clip.</strong>")  # the control
