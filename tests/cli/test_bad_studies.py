@@ -85,7 +85,7 @@ STUDY_ERRORS = {
     "target as feature": (("dose = [-3, 3]", 'ill = ["yes", "no"]'), ["data.features.ill", "cannot be a feature"]),
     "text beside numbers": (
         ("dose = [-3, 3]", 'dose = { text = "words", max_length = 5 }'),
-        ["data.features.dose", "read alone"],
+        ["model.name", "a model of your own"],
     ),
     "missing column": (("age = [0, 120]", "aeg = [0, 120]"), ["cases.csv", "'aeg' (data.features.aeg)", "'age'"]),
     "missing target": (('target = "ill"', 'target = "sick"'), ["cases.csv", "'sick' (data.target)"]),

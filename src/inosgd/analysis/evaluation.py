@@ -118,9 +118,10 @@ def _outcomes(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> 
     return np.concatenate(losses), np.concatenate(correct)
 
 
-def _laid_out(inputs: torch.Tensor) -> torch.Tensor:
+def _laid_out(inputs: Any) -> Any:
     """Images with their channels last, which convolutions pass through the network: 1.6 times faster on a CPU."""
-    return inputs.contiguous(memory_format=torch.channels_last) if inputs.ndim == 4 else inputs
+    is_image = isinstance(inputs, torch.Tensor) and inputs.ndim == 4
+    return inputs.contiguous(memory_format=torch.channels_last) if is_image else inputs
 
 
 def _class_recalls(correct: BoolArray, targets: IntArray) -> tuple[float | None, ...]:

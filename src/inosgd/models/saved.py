@@ -92,10 +92,14 @@ def torch_code(model: nn.Module, description: Mapping[str, Any]) -> str:
         return f"model = nn.Sequential(\n{layers})"
     module, _, factory = architecture["name"].partition(":")
     arguments = "".join(f", {key}={value!r}" for key, value in architecture["arguments"].items())
-    call = (
-        f"{factory}({tuple(architecture['inputs'])}, {architecture['classes']}, seed={architecture['seed']}{arguments})"
-    )
+    shape = _shape(architecture["inputs"])
+    call = f"{factory}({shape}, {architecture['classes']}, seed={architecture['seed']}{arguments})"
     return f"from {module} import {factory}\n\nmodel = {call}"
+
+
+def _shape(inputs: Any) -> Any:
+    """The shape of one example, or of each of its parts by name."""
+    return {name: tuple(part) for name, part in inputs.items()} if isinstance(inputs, Mapping) else tuple(inputs)
 
 
 def loading_code(fields: Mapping[str, Any]) -> str:
@@ -159,8 +163,16 @@ def inputs_in_words(inputs: Mapping[str, Any]) -> str:
 
 
 def _columns_in_words(columns: list[dict[str, Any]]) -> str:
-    if columns[0]["kind"] == "text":
-        return _text_in_words(columns[0])
+    texts = [_text_in_words(column) for column in columns if column["kind"] == "text"]
+    others = [column for column in columns if column["kind"] != "text"]
+    parts = [*texts, *([_numbers_in_words(others)] if others else [])]
+    if len(parts) == 1:
+        return parts[0]
+    beginning = "A dictionary of tensors: each text under the name of its column, all other columns under `numbers`."
+    return "\n\n".join([beginning, *parts])
+
+
+def _numbers_in_words(columns: list[dict[str, Any]]) -> str:
     rows = ["| column | kind | from | to, or categories | fitted |", "| --- | --- | --- | --- | --- |"]
     for column in columns:
         fitted = "yes, unaccounted" if column["fitted"] else "no"

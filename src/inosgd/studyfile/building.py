@@ -8,6 +8,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from inosgd.gradients import check_model, supervised
 from inosgd.importance import BetaTail, Importance, StepTail
@@ -87,7 +88,7 @@ def _check_outputs(model: nn.Module, data: StudyData) -> None:
     """One forward pass: a model must give one score per class."""
     training = model.training
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        outputs = model.eval()(torch.zeros_like(data.examples.inputs[:1]))
+        outputs = model.eval()(pytree.tree_map(torch.zeros_like, data.examples.inputs[:1]))
     model.train(training)
     if tuple(outputs.shape) != (1, len(data.classes)):
         raise ValueError(

@@ -10,8 +10,9 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.importance import StepTail
 from inosgd.method import METHODS
 from inosgd.planning.request import Target
+from inosgd.studyfile.encoding import NUMBERS
 from inosgd.studyfile.features import CategoricalFeature, NumericFeature, TextFeature
-from inosgd.studyfile.models import BUILT_IN, FACTORY, argument_names
+from inosgd.studyfile.models import BUILT_IN, FACTORY, OWN_MODEL, argument_names
 from inosgd.studyfile.problems import ABSENT, Problem
 from inosgd.studyfile.schema import (
     ArrayData,
@@ -35,7 +36,7 @@ def problems_between_keys(study: StudySchema, allowed_factory: str | None) -> li
 
 
 def symbols_of(study: StudySchema) -> bool:
-    """Whether examples are sequences of symbols rather than numbers."""
+    """Whether examples are, or contain, sequences of symbols rather than numbers."""
     data = study.data
     if isinstance(data, TableData):
         return any(isinstance(feature, TextFeature) for feature in data.features.values())
@@ -103,8 +104,8 @@ def _feature_problems(data: TableData) -> Iterator[Problem]:
                 "the training data, which no budget accounts for, with data.unaccounted_scaling = true"
             )
             yield Problem(key, "numeric" if isinstance(feature, NumericFeature) else "categorical", fix)
-        if isinstance(feature, TextFeature) and len(data.features) > 1:
-            yield Problem(key, ABSENT, "a column of text is read alone; leave the other features out")
+        if isinstance(feature, TextFeature) and len(data.features) > 1 and name == NUMBERS:
+            yield Problem(key, ABSENT, "the columns that are no text go by this name; rename the column of text")
 
 
 _NOT_FITTED = "nothing is fitted to data that stay on disk; leave this out, and declare every range and all categories"
@@ -162,7 +163,9 @@ def _model_problems(study: StudySchema, allowed_factory: str | None) -> Iterator
                 yield Problem(
                     f"model.arguments.{key}", model.arguments[key], f"no such argument; {closest(key, names)}"
                 )
-        if (model.name == "lstm") != symbols_of(study):
+        if isinstance(study.data, TableData) and len(study.data.features) > 1 and symbols_of(study):
+            yield Problem("model.name", model.name, OWN_MODEL)
+        elif (model.name == "lstm") != symbols_of(study):
             fix = '"lstm" reads text or symbols, and "mlp" and "cnn" read numbers: choose the model that fits the data'
             yield Problem("model.name", model.name, fix)
         if model.name == "cnn" and isinstance(study.data, TableData):

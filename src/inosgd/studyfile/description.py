@@ -57,7 +57,7 @@ def describe(
         "architecture": {
             "name": section.name,
             "arguments": section.arguments,
-            "inputs": list(data.encoding.shape),
+            "inputs": data.encoding.shape,
             "symbols": data.encoding.symbols,
             "classes": len(data.classes),
             "seed": section.seed,

@@ -24,9 +24,12 @@ from inosgd.datasets.image_folder import ImageFormat
 from inosgd.datasets.scaling import Range
 from inosgd.datasets.tables import Table, Texts, closest
 from inosgd.errors import InvalidArgumentError
+from inosgd.studyfile.inputs import NamedInputs, Shape
 
 WORD = re.compile(r"\w+")
 MOST_SYMBOLS = 100_000
+NUMBERS = "numbers"
+"""What the columns that are no text are called where text is beside them."""
 
 
 @dataclass(frozen=True)
@@ -127,20 +130,39 @@ Column = NumericColumn | CategoricalColumn | TextColumn
 
 @dataclass(frozen=True)
 class TableEncoding:
-    """The columns of a table side by side, or one column of text."""
+    """The columns of a table side by side; or one column of text; or text beside other columns, by name.
+
+    In the last case the model reads a dictionary: `NUMBERS` holds all columns that are no text, side by side, and every
+    column of text is there under its own name.
+    """
 
     columns: tuple[Column, ...]
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one example."""
-        return (sum(column.width for column in self.columns),)
+    def mixed(self) -> bool:
+        """Whether a column of text is not alone."""
+        return len(self.columns) > 1 and any(isinstance(column, TextColumn) for column in self.columns)
+
+    @property
+    def parts(self) -> dict[str, tuple[Column, ...]]:
+        """Which columns are read together."""
+        numbers = tuple(column for column in self.columns if not isinstance(column, TextColumn))
+        texts = {column.name: (column,) for column in self.columns if isinstance(column, TextColumn)}
+        return {NUMBERS: numbers, **texts} if numbers else dict(texts)
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of one example, or of each of its parts."""
+        shapes: dict[str, tuple[int, ...]] = {
+            name: (sum(column.width for column in part),) for name, part in self.parts.items()
+        }
+        return shapes if self.mixed else next(iter(shapes.values()))
 
     @property
     def symbols(self) -> int | None:
-        """How many symbols there are, if examples are text."""
+        """How many symbols there are, if examples are text alone."""
         first = self.columns[0]
-        return first.vocabulary_size if isinstance(first, TextColumn) else None
+        return first.vocabulary_size if isinstance(first, TextColumn) and not self.mixed else None
 
     @property
     def fitted(self) -> bool:
@@ -152,9 +174,13 @@ class TableEncoding:
         """The columns that are read."""
         return [column.name for column in self.columns]
 
-    def encode(self, table: Table) -> torch.Tensor:
-        """One row of numbers, or of symbols, per row of the table."""
-        return torch.from_numpy(np.concatenate([column.encode(table) for column in self.columns], axis=1))
+    def encode(self, table: Table) -> torch.Tensor | NamedInputs:
+        """One row of numbers, or of symbols, per row of the table; or of both."""
+        tensors = {
+            name: torch.from_numpy(np.concatenate([column.encode(table) for column in part], axis=1))
+            for name, part in self.parts.items()
+        }
+        return NamedInputs(tensors) if self.mixed else next(iter(tensors.values()))
 
     def outside(self, table: Table) -> dict[str, BoolArray]:
         """For each numeric column which rows lie outside its range."""

@@ -1,7 +1,8 @@
 """Models of a study file: three built-in ones, or a factory of the user's own.
 
 A factory is called as ``factory(inputs, classes, seed=..., **arguments)`` with the shape of one example and the number
-of classes, and returns an ``nn.Module``.
+of classes, and returns an ``nn.Module``. Where a column of text stands beside others, ``inputs`` is a dictionary of
+shapes, such as ``{"numbers": (4,), "note": (80,)}``, and the model is called with a dictionary of tensors.
 
 What is safe: importing a module runs it. A study file may come from somebody else, so a factory that it names is
 imported only if the person who starts the program names the same factory on the command line. There is no key in the
@@ -25,9 +26,11 @@ from torch import nn
 
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.models.general import cnn, lstm, mlp
+from inosgd.studyfile.inputs import as_shape
 
 BUILT_IN: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "lstm": lstm}
 DECIDED_BY_THE_DATA = {"inputs", "channels", "height", "width", "symbols", "classes", "padding", "seed"}
+OWN_MODEL = "text beside other columns is read by a model of your own, package.module:factory; or leave one of them out"
 FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
@@ -40,7 +43,7 @@ def build_model(
     name: str,
     arguments: Mapping[str, Any],
     *,
-    inputs: Sequence[int],
+    inputs: Sequence[int] | Mapping[str, Sequence[int]],
     symbols: int | None,
     classes: int,
     seed: int,
@@ -52,7 +55,7 @@ def build_model(
     Args:
         name: "mlp", "cnn", "lstm" or "package.module:factory".
         arguments: What the model is called with besides what the data decide.
-        inputs: The shape of one example.
+        inputs: The shape of one example; or of its parts by name, if text stands beside other columns.
         symbols: How many symbols sequences are made of; None if examples are numbers.
         classes: How many classes there are.
         seed: Where the initial weights come from.
@@ -61,7 +64,9 @@ def build_model(
     """
     if name not in BUILT_IN:
         factory = _factory(name, allowed_factory, folder)
-        return _checked(name, factory(tuple(inputs), classes, seed=seed, **arguments))
+        return _checked(name, factory(as_shape(inputs), classes, seed=seed, **arguments))
+    if isinstance(inputs, Mapping):
+        raise InvalidArgumentError(f'"{name}" reads one tensor, and examples have {len(inputs)} parts: {OWN_MODEL}')
     given = dict(arguments)
     if name == "lstm":
         if symbols is None:

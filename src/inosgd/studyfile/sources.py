@@ -28,6 +28,7 @@ from inosgd.studyfile.encoding import (
     TextColumn,
 )
 from inosgd.studyfile.features import CategoricalFeature, Feature, NumericFeature, TextFeature
+from inosgd.studyfile.inputs import NamedInputs
 from inosgd.studyfile.labels import Labels, named
 from inosgd.studyfile.reading import StudyFile
 from inosgd.studyfile.schema import ArrayData, ImageData, TableData
@@ -88,8 +89,8 @@ class TableSource:
         """Declared ranges and categories; those left open are fitted to the ``training`` rows."""
         return TableEncoding(tuple(_column(name, kind, self.table, training) for name, kind in self.features.items()))
 
-    def encode(self, encoding: TableEncoding) -> torch.Tensor:
-        """One row of numbers or symbols per row."""
+    def encode(self, encoding: TableEncoding) -> torch.Tensor | NamedInputs:
+        """One row of numbers or symbols per row, or of both."""
         return encoding.encode(self.table)
 
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
 from inosgd._arrays import FloatArray, IntArray, RowArray, by_key
 from inosgd.datasets.arrays import Array, array_numbers, array_texts, check_lengths, find_array
@@ -38,8 +39,8 @@ class Reader(Protocol):
     def __len__(self) -> int:
         """How many rows there are."""
 
-    def read(self, rows: IntArray) -> torch.Tensor:
-        """The inputs of ``rows``."""
+    def read(self, rows: IntArray) -> Any:
+        """The inputs of ``rows``: a tensor, or a dictionary of them."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -52,7 +53,7 @@ class StoredInputs:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getitem__(self, key: Any) -> torch.Tensor:
+    def __getitem__(self, key: Any) -> Any:
         wanted = self.rows[key.numpy() if isinstance(key, torch.Tensor) else key].astype(np.int64)
         ends = np.cumsum([len(reader) for reader in self.readers])
         parts = list(by_key(np.searchsorted(ends, wanted, side="right")))
@@ -60,8 +61,8 @@ class StoredInputs:
             return self.readers[0].read(wanted)
         before = np.append(0, ends)
         read = [self.readers[number].read(wanted[places] - before[number]) for number, places in parts]
-        back = np.argsort(np.concatenate([places for _, places in parts]))
-        return torch.cat(read)[torch.from_numpy(back)]
+        back = torch.from_numpy(np.argsort(np.concatenate([places for _, places in parts])))
+        return pytree.tree_map(lambda *pieces: torch.cat(pieces)[back], *read)
 
     def only(self, rows: torch.Tensor) -> StoredInputs:
         """Some of the inputs, still on disk."""
@@ -86,9 +87,9 @@ class _EncodedTable:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def read(self, rows: IntArray) -> torch.Tensor:
+    def read(self, rows: IntArray) -> Any:
         """Read and encoded."""
-        return self.encoding.encode(Table(Path(self.rows.path), self.rows.take(rows)))
+        return self.encoding.encode(Table(Path(self.rows.path), self.rows.take(rows)))[:]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
