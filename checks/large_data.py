@@ -21,6 +21,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -43,16 +44,13 @@ OWNERS, BUDGETS, STEPS, BATCH = 1000, 10, 10, 1000
 AT_ONCE = 1 << 20
 PARQUET_FILES = 4
 LARGEST_PEAK = 2e9
-SENTENCES = """\
-# Data larger than memory
-
-`python checks/large_data.py`, one thread, {machine}. {records:,} records of {owners:,} owners with {budgets} different
-budgets; eight features in float16 and a class each; INO-SGD with rates by budget, {steps} steps, about {batch:,}
-examples each. Every row is a process of its own, and the files were not in the system's cache when it began.
-*Libraries* is what it had in memory before it opened anything, and a part of the peak. Opening includes the counting of
-the owners' examples.
-
-"""
+SENTENCES = (
+    "`python checks/large_data.py`, one thread, {machine}. {records:,} records of {owners:,} owners with {budgets} "
+    "different budgets; eight features in float16 and a class each; INO-SGD with rates by budget, {steps} steps, about "
+    "{batch:,} examples each. Every row is a process of its own, and the files were not in the system's cache when it "
+    "began. *Libraries* is what it had in memory before it opened anything, and a part of the peak. Opening includes "
+    "the counting of the owners' examples, and the first step the preparing of the sampler; *step* is the median."
+)
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class Measured:
     opening: float
     planning: float
     step: float
-    slowest: float
+    first_step: float
     drawn: float
     rows_read: float
 
@@ -173,7 +171,7 @@ def measure(form: str, folder: Path) -> Measured:
         opening=opening,
         planning=planning,
         step=float(np.median(times)),
-        slowest=max(times),
+        first_step=times[0],
         drawn=drawn / STEPS,
         rows_read=read / STEPS,
     )
@@ -211,8 +209,8 @@ def described(found: Measured, row_group: int) -> str:
     name = "mapped arrays" if found.format == "arrays" else f"Parquet, {row_group:,} rows per group"
     return (
         f"| {name} | {found.bytes_on_disk / 1e9:.2f} | {found.libraries / 1e6:.0f} | {found.peak / 1e6:,.0f} | "
-        f"{found.opening:.1f} | {found.planning:.1f} | {found.step:.2f} | {found.slowest:.2f} | {found.drawn:,.0f} | "
-        f"{found.rows_read:,.0f} |"
+        f"{found.opening:.1f} | {found.planning:.1f} | {found.first_step:.2f} | {found.step:.2f} | "
+        f"{found.drawn:,.0f} | {found.rows_read:,.0f} |"
     )
 
 
@@ -238,7 +236,7 @@ def main() -> None:
     sentences = SENTENCES.format(
         machine=given.machine, records=given.records, owners=OWNERS, budgets=BUDGETS, steps=STEPS, batch=BATCH
     )
-    titles = "format | GB on disk | libraries (MB) | peak (MB) | open (s) | plan (s) | step (s) | slowest step (s) | "
+    titles = "format | GB on disk | libraries (MB) | peak (MB) | open (s) | plan (s) | first step (s) | step (s) | "
     lines = [f"| {titles}examples per step | rows read per step |", "| --- |" + " ---: |" * 9]
     held = []
     with tempfile.TemporaryDirectory(dir=given.folder) as scratch:
@@ -249,7 +247,8 @@ def main() -> None:
             print(lines[-1], file=sys.stderr, flush=True)
     verdict = "Memory is bounded" if all(held) else "NOT bounded"
     lines += ["", f"{verdict}: no peak above {LARGEST_PEAK / 1e9:g} GB, and no row group read that no example lies in."]
-    given.output.write_text(sentences + "\n".join(lines) + "\n", encoding="utf-8")
+    page = ["# Data larger than memory", "", *textwrap.wrap(sentences, 120), "", *lines, ""]
+    given.output.write_text("\n".join(page), encoding="utf-8")
     print("\n".join(lines))
     sys.exit(not all(held))
 
