@@ -431,6 +431,27 @@ def test_a_failure_of_one_is_a_failure_of_all_and_can_be_tried_again(crew, where
         np.testing.assert_allclose(each["after"], expected, rtol=0, atol=1e-12)
 
 
+def failing_after_the_sum(peers: Peers) -> tuple[str, int]:
+    """The first process fails when all have the sum: it has nothing to say any more, and the others lose it."""
+    trainer = Case().trainer(peers)
+    state = Case().state(trainer)
+    with pytest.MonkeyPatch.context() as patch:
+        if peers.first:
+            patch.setattr(training, "replace", raise_it)
+        try:
+            fit(trainer, state)
+        except MemoryError:
+            os._exit(1)
+        except InosgdError as error:
+            return type(error).__name__, state.step
+    return "nothing", state.step
+
+
+def test_a_failure_after_the_sum_leaves_nobody_waiting():
+    with crew_of(2) as two:
+        assert two.run(failing_after_the_sum) == [None, ("PeerLostError", 1)]
+
+
 def refused(peers: Peers) -> tuple[str, str, bool, int]:
     case = Case(epsilon=0.01)
     trainer = case.trainer(peers)

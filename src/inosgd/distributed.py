@@ -55,7 +55,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 import torch
@@ -234,9 +234,8 @@ class Peers:
             call(*arguments, group=self.group, **options)
         except RuntimeError as error:
             raise PeerLostError(
-                f"process {self.rank} of {self.size} has lost another one ({_reason(error)}). What "
-                "was recorded is not charged again: start all processes again with `inosgd resume RUN`, on any number "
-                "of them"
+                f"process {self.rank} of {self.size} has lost another one ({_reason(error)}). What was recorded is not "
+                "charged again: start all processes again with `inosgd resume RUN`, on any number of them"
             ) from error
 
 
@@ -255,8 +254,8 @@ class SharedBatch:
         self._belongs_to = indices % peers.size
         self.mine: IntArray = np.flatnonzero(self._belongs_to == peers.rank)
         self._peers, self._count, self._streams = peers, len(indices), streams
-        self._measured = False
-        self._part: torch.Tensor | None = None
+        self._part = torch.zeros(0)
+        self._awaited: Literal["measured", "ready", "sum", "nothing"] = "measured"  # what the next exchange is
 
     def gather(self, measured: Measured) -> Measured:
         """What all processes measured, in the order of the batch; ``measured`` is about ``mine``."""
@@ -286,11 +285,13 @@ class SharedBatch:
             record(self._streams)
             return part
         states = self._peers.check_all_ready(_READY_AND_DREW if drew() else _READY)
-        streams = self._streams_with_size() if _READY_AND_DREW in states else self._streams
         self._part = part if self._count else part[:1].clone()  # a sum of nothing is known without sending it
+        self._awaited = "sum"
+        streams = self._streams_with_size() if _READY_AND_DREW in states else self._streams
         if self._peers.first:
             record(streams)
         total = self._peers.added(self._part)
+        self._awaited = "nothing"
         if not bool(torch.isfinite(total).all()):
             self._peers.raise_failure()
         if not self._peers.first:
@@ -302,11 +303,11 @@ class SharedBatch:
         if self._peers.size == 1:
             return
         with suppress(PeerLostError):
-            if self._part is None:
-                if not self._measured:
-                    self._pairs_of_all(np.full((len(self.mine), 2), np.nan))
+            if self._awaited == "measured":
+                self._pairs_of_all(np.full((len(self.mine), 2), np.nan))
+            if self._awaited == "ready":
                 self._peers.tell_failure(error)
-            elif self._peers.first:
+            if self._awaited == "sum":
                 self._peers.added(torch.full_like(self._part, torch.nan))
                 self._peers.give_reason(error)
 
@@ -316,7 +317,7 @@ class SharedBatch:
 
     def _pairs_of_all(self, pairs: FloatArray) -> FloatArray:
         """The rows of all processes, those of the first process first."""
-        self._measured = True
+        self._awaited = "ready"
         if self._count == 0:
             return pairs
         shares = np.bincount(self._belongs_to, minlength=self._peers.size)
