@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from inosgd.distributed import launched
 from inosgd.shown import rounded_up
 
 __all__ = ["compact", "messages", "plain_table", "results", "rounded_up"]
@@ -21,7 +21,13 @@ def results() -> Console:
 
 def messages() -> Console:
     """Standard error; of several processes that were launched together, the first one's."""
-    return Console(stderr=True, highlight=False, quiet=launched()[0] > 0)
+    return Console(stderr=True, highlight=False, quiet="RANK" in os.environ and _rank() > 0)
+
+
+def _rank() -> int:
+    from inosgd.distributed import launched  # torch: only those wait for it who were launched together
+
+    return launched()[0]
 
 
 def plain_table(*left: str, right: tuple[str, ...]) -> Table:
