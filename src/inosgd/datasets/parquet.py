@@ -169,8 +169,8 @@ class ParquetRows:
 class ParquetExamples:
     """Examples as columns of numbers in Parquet files: an `inosgd.examples.ExampleStore`.
 
-    Memory: see `ParquetRows`; however many examples there are, it grows by the tables of contents only, about two
-    kilobytes per row group and column.
+    Memory: see `ParquetRows`; with the number of examples only the tables of contents grow, by about 1.5 kilobytes for
+    each row group and column of the files.
 
     Guarantee: a batch is the same as with the whole table in memory. A file that has been changed, replaced or removed
     since it was opened is refused before it is read.
