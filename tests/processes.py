@@ -6,7 +6,7 @@ import multiprocessing
 import os
 import tempfile
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,9 +20,9 @@ PRELOADED = ["tests.test_distributed", "torch._dynamo", __name__]
 class Crew:
     """So many processes of one group, each waiting for the next function to run."""
 
-    def __init__(self, size: int, folder: Path) -> None:
+    def __init__(self, size: int, folder: Path, preloaded: Sequence[str] = ()) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(PRELOADED)
+        context.set_forkserver_preload([*PRELOADED, *preloaded])
         self._pipes, self.processes = [], []
         for rank in range(size):
             here, there = context.Pipe()
@@ -50,10 +50,10 @@ class Crew:
 
 
 @contextmanager
-def crew_of(size: int) -> Iterator[Crew]:
-    """A crew that is gone after the block."""
+def crew_of(size: int, *preloaded: str) -> Iterator[Crew]:
+    """A crew that is gone after the block; the first of a test run imports the ``preloaded`` modules for all."""
     with tempfile.TemporaryDirectory() as folder:
-        crew = Crew(size, Path(folder))
+        crew = Crew(size, Path(folder), preloaded)
         try:
             yield crew
         finally:

@@ -22,6 +22,7 @@ from inosgd.runs import RunFolder, verify_run
 from tests.processes import Raised, crew_of
 from tests.studyfile.writers import write_study
 
+COMMANDS = ("inosgd.cli.train", "inosgd.cli.resume", __name__)
 SAME = 5e-5
 """In float32: rounding, and the share that is left for it, over twelve steps of learning rate 2."""
 
@@ -65,7 +66,7 @@ def outcomes(crew, folder: Path, *arguments: object, dies_at: int | None = None)
 
 @pytest.fixture(scope="module")
 def crew():
-    with crew_of(3) as three:
+    with crew_of(3, *COMMANDS) as three:
         yield three
 
 
@@ -143,7 +144,7 @@ def test_a_run_of_one_process_goes_on_on_three(crew, inosgd, tmp_path, monkeypat
 def test_a_killed_process_ends_the_run_and_one_process_resumes_it(inosgd, tmp_path):
     write_study(tmp_path)
     arguments = ("train", "study.toml", "--out", "run", "--seed", 5, "--every", 4, "--no-report")
-    with crew_of(3) as three:
+    with crew_of(3, *COMMANDS) as three:
         *alive, dead = outcomes(three, tmp_path, *arguments, dies_at=7)
     assert dead is None
     assert [code for code, _, _ in alive] == [2, 2]
