@@ -215,7 +215,7 @@ def described(found: Measured, row_group: int) -> str:
 
 
 def fits(found: Measured, row_group: int) -> bool:
-    """Whether memory was bounded, and no more was read than the row groups of what was drawn."""
+    """Whether memory was bounded, and no more was read than a row group for each example that was drawn."""
     most = found.drawn * (1 if found.format == "arrays" else row_group)
     return found.peak <= LARGEST_PEAK and found.rows_read <= most
 
@@ -246,7 +246,8 @@ def main() -> None:
             held.append(fits(found, row_group))
             print(lines[-1], file=sys.stderr, flush=True)
     verdict = "Memory is bounded" if all(held) else "NOT bounded"
-    lines += ["", f"{verdict}: no peak above {LARGEST_PEAK / 1e9:g} GB, and no row group read that no example lies in."]
+    limits = f"no peak above {LARGEST_PEAK / 1e9:g} GB, and at most one row group read for each example drawn"
+    lines += ["", f"{verdict}: {limits}."]
     page = ["# Data larger than memory", "", *textwrap.wrap(sentences, 120), "", *lines, ""]
     given.output.write_text("\n".join(page), encoding="utf-8")
     print("\n".join(lines))
