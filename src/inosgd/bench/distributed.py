@@ -1,7 +1,7 @@
 """What a step costs on several processes, where its time goes, and what that makes of many machines.
 
-Every number of processes is measured on the same global batch, each process in a Python of its own, with as many
-threads as its share of the cores. An exchange takes as long as its last process needs to arrive and the data to travel.
+Every number of processes is measured on the same global batch, each process in a Python of its own and on one thread,
+as ``torchrun`` sets it. An exchange takes as long as its last process needs to arrive and the data to travel.
 What the last to arrive spends in it is counted as communication; what the others spend more, as waiting.
 """
 
@@ -120,7 +120,7 @@ def format_markdown(result: Mapping[str, Any]) -> str:
     """The measured table and the projection."""
     lines = [
         f"`inosgd bench distributed`: INO-SGD, medians of {result['steps']} steps on {result['cores']} cores, torch "
-        f"{result['torch']}, gloo. The batch is the same for any number of processes.",
+        f"{result['torch']}, gloo, one thread per process. The batch is the same for any number of processes.",
         "",
         "| network | processes | step, ms | communication | waiting for others | bytes per process |",
         "|---|---|---|---|---|---|",
@@ -160,7 +160,7 @@ def _projected(result: Mapping[str, Any]) -> list[str]:
 
 def measure(name: str, meeting: str, rank: int, size: int, steps: int) -> dict[str, Any] | None:
     """The row of one process; None in all but the first."""
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // size))
+    torch.set_num_threads(1)
     with connect(f"file://{meeting}", rank=rank, size=size) as plain:
         peers = plain if plain is ALONE else TimedPeers(plain.rank, plain.size, plain.group)
         trainer, state = _training(name, peers)
