@@ -118,6 +118,8 @@ def run(plan: Plan) -> dict[str, Any]:
         arguments = ["canary", "digits", "--method", method, "--control", control, *numbers, counted]
         arguments += ["--steps", str(CONTROL_STEPS)]
         found["controls"][control] = audited(plan, f"control-{control}", arguments)
+    arguments = ["canary", "digits", "--method", "idp-sgd", *numbers, str(max(round(160 * plan.share), 12))]
+    found["matched"] = audited(plan, "matched-idp-sgd", [*arguments, "--steps", str(CONTROL_STEPS)])
     return found
 
 
@@ -157,9 +159,9 @@ def page(found: dict[str, Any]) -> str:
         "## Known defects",
         "",
         f"Trainings of {CONTROL_STEPS} steps that claim to keep the same budgets and do not; each must be refuted at "
-        "95%. The same audit of correct code is the table above.",
+        "95%. The last row is correct code under the audit that the first one had.",
         "",
-        *control_table(found["controls"]),
+        *control_table({**found["controls"], "none": found["matched"]}),
     ]
     return "\n".join(lines) + "\n"
 
@@ -233,14 +235,14 @@ def canary_table(reports: dict[str, Any]) -> list[str]:
 
 def control_table(reports: dict[str, Any]) -> list[str]:
     """One row per defect: who refuted which owner's claim."""
-    lines = ["| defect | method | repeated trainings | verdict | refuted |", "| --- | --- | ---: | --- | --- |"]
+    lines = ["| defect | method | repeated trainings | verdict | by |", "| --- | --- | ---: | --- | --- |"]
     for control, report in reports.items():
         guilty: dict[str, list[str]] = {}
         for row in report["findings"]:
             if row["rejected"]:
                 guilty.setdefault(row["owner"], []).append(row["view"])
         told = "; ".join(f"{owner}: {', '.join(views)}" for owner, views in guilty.items())
-        verdict = "caught" if guilty else "NOT caught"
+        verdict = "refuted" if guilty else "not refuted"
         lines.append(f"| {control} | {report['method']} | {report['runs']} | {verdict} | {told} |")
     return lines
 
@@ -253,6 +255,8 @@ def wrong(found: dict[str, Any]) -> list[str]:
         for method in METHODS
         if found[kind][method]["rejected"]
     ]
+    if found["matched"]["rejected"]:
+        refuted.append("the audit of the controls refutes correct code")
     if found["again"]:
         refuted.append(f"{found['again']} finished models were trained again")
     return refuted + [f"{name} is not caught" for name, report in found["controls"].items() if not report["rejected"]]
