@@ -1,8 +1,8 @@
 """A hook of MkDocs: pages link to files of the repository, and the site makes the best of each such link.
 
 Figures of measurements are shown. A link to a module leads to its entry in the reference. Measurements (`evidence/`,
-`benchmarks/`) become pages of the site. Any other link out of `docs/` keeps its text and loses its target. Links within `docs/` are left to MkDocs, which
-checks them.
+`benchmarks/`) become pages of the site. Any other link out of `docs/` keeps its text and loses its target. Links within
+`docs/` are left to MkDocs, which checks them.
 """
 
 from __future__ import annotations

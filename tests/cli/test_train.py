@@ -71,9 +71,7 @@ def test_a_training_ends_in_a_report_and_a_rollback_takes_it_back(inosgd, tmp_pa
     assert "Report: run/report.html" in outcome.out
     text = page.read_text()
     assert all(owner in text for owner in OWNERS)
-    assert (
-        "Recall of each owner while training" in text
-    )  # judged with every checkpoint by default
+    assert "Recall of each owner while training" in text  # judged with every checkpoint by default
     assert [line["step"] for line in RunFolder.open(tmp_path / "run").metrics()] == [4, 8, 12]
     assert inosgd("budgets", "run", "--set", "hospital_a=0.8", "--yes").code == 0
     assert not page.exists()
