@@ -60,6 +60,7 @@ def material_of(
             owner.name: {
                 "false_positive_rates": rates.tolist(),
                 "true_positive_rates": (rates**0.9).tolist(),
+                "highest_true_positive_rates": np.minimum(1.0, rates * np.exp(owner.epsilon)).tolist(),
                 "area": 0.526,
             }
             for owner in facts

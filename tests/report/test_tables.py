@@ -121,3 +121,11 @@ def test_a_single_owner_is_not_its_own_worst_off():
     assert "worst-off" not in alone.verdict
     assert "the owner's budget was kept" in alone.verdict
     assert "worst-off owner" in material_of(methods=1).verdict  # the control
+
+
+def test_every_roc_has_the_highest_curve_that_the_epsilon_allows():
+    """Nobody should read an area of 0.55 as safe, or as bad, without seeing what was possible."""
+    material = material_of(owners=3, methods=4, seeds=2, points=5)
+    rows = [row for row in tables.roc_rows(material) if row["false_positive_rate"] > 0]
+    assert rows
+    assert all(row["highest"] >= row["true_positive_rate"] for row in rows)

@@ -171,7 +171,7 @@ CHARTS = (
         "roc",
         "Membership audit",
         "How well an attack tells members from others, owner by owner: along the diagonal it guesses, and the further "
-        "above, the more the model gives away.",
+        "above, the more the model gives away. Dashed: the highest that any attack could reach at the owner's epsilon.",
         "Fig. 22",
         "roc",
         roc_chart,

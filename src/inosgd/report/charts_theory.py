@@ -83,7 +83,7 @@ def weights_chart(material: Material, _: Tables) -> Chart:
 
 
 def roc_chart(material: Material, _: Tables) -> Chart:
-    """A panel per method, a curve per owner, and the diagonal of guessing."""
+    """A panel per method, a curve per owner, dashed the highest that its epsilon allows, and the line of guessing."""
     share = alt.Axis(format=".0%", tickCount=4)
     base = alt.Chart().encode(
         x=alt.X("false_positive_rate:Q", title="false positives", axis=share),
@@ -95,13 +95,17 @@ def roc_chart(material: Material, _: Tables) -> Chart:
         *owner_tooltips(),
         alt.Tooltip("false_positive_rate:Q", title="false positives", format=".1%"),
         alt.Tooltip("true_positive_rate:Q", title="true positives", format=".1%"),
+        alt.Tooltip("highest:Q", title="at most, by the accounted epsilon", format=".1%"),
         alt.Tooltip("area:Q", title="area under the curve", format=".3f"),
     ]
     guess = alt.Chart().mark_line(style="limit", strokeWidth=1.5)
     guess = guess.encode(x="false_positive_rate:Q", y=alt.Y("false_positive_rate:Q", title="true positives"))
     lines = base.mark_line(strokeWidth=1.6).encode(color=budget_colour(material))
+    highest = base.mark_line(strokeWidth=1.2, strokeDash=[4, 3]).encode(
+        y=alt.Y("highest:Q", title="true positives"), color=budget_colour(material)
+    )
     points = base.mark_point(size=60, filled=True, opacity=0).encode(tooltip=tooltips)
-    return _by_method(alt.layer(guess, lines, points, data=named("roc")))
+    return _by_method(alt.layer(guess, highest, lines, points, data=named("roc")))
 
 
 def _by_method(layers: Chart) -> Chart:

@@ -247,16 +247,20 @@ def weight_rows(material: Material) -> Iterator[dict[str, Any]]:
                 yield {"method": label, **_owned(owner), "step": step, "weight": _short(weight)}
 
 
+ROC_COLUMNS = ("false_positive_rate", "true_positive_rate", "highest")
+
+
 def roc_rows(material: Material) -> Iterator[dict[str, Any]]:
-    """True against false positive rates of an audit, owner by owner."""
+    """True against false positive rates of an audit, owner by owner, and the highest that its profile allows."""
     for label, by_owner in material.roc.items():
         for owner in material.owners:
             found = by_owner.get(owner.name)
             if found is None:
                 continue
-            pairs = zip(found["false_positive_rates"], found["true_positive_rates"], strict=True)
-            for false, true in pairs:
-                rates = {"false_positive_rate": _short(false), "true_positive_rate": _short(true)}
+            false, true = found["false_positive_rates"], found["true_positive_rates"]
+            highest = found.get("highest_true_positive_rates") or [None] * len(false)
+            for point in zip(false, true, highest, strict=True):
+                rates = dict(zip(ROC_COLUMNS, map(_short, point), strict=True))
                 yield {"method": label, **_owned(owner), **rates, "area": _short(found.get("area"))}
 
 
