@@ -21,6 +21,7 @@ bench: $(READY)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/inosgd bench plan
 	$(BIN)/inosgd bench step
+	$(BIN)/inosgd bench distributed
 
 docs: $(READY)
 	$(BIN)/python -m mkdocs build --strict --site-dir build/site

@@ -2,6 +2,7 @@
 
 from importlib.metadata import version as _version
 
+from inosgd.distributed import Peers, connect
 from inosgd.errors import (
     AlreadyReleasedError,
     BudgetExceededError,
@@ -10,6 +11,8 @@ from inosgd.errors import (
     InosgdError,
     InvalidArgumentError,
     LedgerError,
+    PeerFailedError,
+    PeerLostError,
     RunLockedError,
     TrainingStoppedError,
     UnknownOwnerError,
@@ -53,6 +56,9 @@ __all__ = [
     "Method",
     "OwnerTable",
     "Owners",
+    "PeerFailedError",
+    "PeerLostError",
+    "Peers",
     "Phase",
     "Plan",
     "ReferenceEngine",
@@ -69,6 +75,7 @@ __all__ = [
     "UnknownOwnerError",
     "begin",
     "carry_out",
+    "connect",
     "every",
     "fit",
     "ino_sgm",
