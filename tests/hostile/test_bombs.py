@@ -12,6 +12,8 @@ import textwrap
 import zlib
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from PIL import Image
 
@@ -20,6 +22,8 @@ from inosgd.datasets.arrays import read_arrays
 from inosgd.datasets.idx import read_idx
 from inosgd.datasets.image_folder import ImageFormat, read_images
 from inosgd.datasets.npz import read_npz
+from inosgd.datasets.parquet import ParquetRows
+from inosgd.datasets.tables import read_table
 from inosgd.errors import InvalidArgumentError
 from tests.hostile.readers import zip_of
 
@@ -178,3 +182,23 @@ def test_the_limit_on_memory_is_in_force():
     with pytest.raises(MemoryError):
         np.ones(1 << 29)
     assert io.BytesIO(b"still alive").read() == b"still alive"
+
+
+@pytest.mark.parametrize("column", ["texts", "numbers"])
+@pytest.mark.parametrize(
+    "read",
+    [
+        lambda path: read_table([path], {"x": "data.target"}),
+        lambda path: ParquetRows.open([path], {"x": "data.target"}).take(np.array([0])),
+    ],
+    ids=["table", "rows"],
+)
+def test_a_parquet_bomb_is_refused_before_it_is_written_out(read, column, tmp_path, small_bombs):
+    """One long text stands in every row, or one number: a few kilobytes would become hundreds of megabytes."""
+    path, rows = tmp_path / "bomb.parquet", 200_000
+    values = pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array(["x" * 4000]))
+    kinds = {"texts": values, "numbers": pa.array(np.zeros(40 * rows))}
+    pyarrow.parquet.write_table(pa.table({"x": kinds[column]}), path, store_schema=False, row_group_size=40 * rows)
+    assert path.stat().st_size < 100_000
+    with pytest.raises(InvalidArgumentError, match="decodes to more than"):
+        read(path)

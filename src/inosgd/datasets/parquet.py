@@ -28,6 +28,7 @@ from torch.utils import _pytree as pytree
 
 from inosgd import _validate
 from inosgd._arrays import IntArray, by_key
+from inosgd.datasets.decoding import decode, open_parquet, plain_type
 from inosgd.datasets.file_state import FileState
 from inosgd.datasets.files import refuse
 from inosgd.datasets.mapped import Transform
@@ -49,13 +50,13 @@ class _File:
 
     def types(self, columns: Iterable[str]) -> list[Any]:
         """The type of each of ``columns``."""
-        return [self.reader.schema_arrow.field(name).type for name in columns]
+        return [plain_type(self.reader.schema_arrow.field(name).type) for name in columns]
 
     def row_group(self, number: int, columns: Sequence[str]) -> Any:
         """The columns of one row group; refused if the file has changed, or holds other rows than it said."""
         self.state.check()
         try:
-            found = self.reader.read_row_group(number, columns=list(columns), use_threads=False)
+            found = decode(self.state.path, self.reader, columns, [number])
         except UNREADABLE as error:
             raise refuse(self.state.path, f"row group {number} cannot be read ({one_line(error)})") from None
         if found.num_rows != self.reader.metadata.row_group(number).num_rows:
@@ -133,7 +134,7 @@ class ParquetRows:
     @property
     def schema(self) -> Any:
         """The columns and their types."""
-        return pa.schema([self._files[0].reader.schema_arrow.field(name) for name in self.columns])
+        return pa.schema(list(zip(self.columns, self._files[0].types(self.columns), strict=True)))
 
     def take(self, indices: IntArray) -> Any:
         """The rows at ``indices``, in that order, as a table of Arrow; each row group is read at most once."""
@@ -222,7 +223,7 @@ class ParquetExamples:
 def _opened(path: Path, wanted: Mapping[str, str], before: int) -> _File:
     state = FileState.of(path)
     try:
-        reader = pyarrow.parquet.ParquetFile(path)
+        reader = open_parquet(path)
         check_header(path, reader.schema_arrow.names, wanted)
         contents = reader.metadata
         sizes = [contents.row_group(number).num_rows for number in range(contents.num_row_groups)]

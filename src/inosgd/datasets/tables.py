@@ -23,6 +23,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from inosgd._arrays import FloatArray
+from inosgd.datasets.decoding import decode, open_parquet
 from inosgd.errors import InvalidArgumentError
 
 Texts = npt.NDArray[np.object_]
@@ -176,9 +177,9 @@ def _check_file(path: Path) -> None:
 
 def _read_parquet(path: Path, wanted: Mapping[str, str]) -> Any:
     try:
-        file = pyarrow.parquet.ParquetFile(path)
+        file = open_parquet(path)
         check_header(path, file.schema_arrow.names, wanted)
-        return file.read(columns=list(wanted))
+        return decode(path, file, list(wanted))
     except UNREADABLE as error:
         raise _unreadable(path, error) from None
 
