@@ -126,6 +126,6 @@ learning_rate = 10.0
 
 [evaluation]                      # of held-out rows
 per_class = true
-# every = 50                      # also while training, into metrics.jsonl
+# every = 50                      # by default with every checkpoint, into metrics.jsonl
 # owners_in_card = true           # list every owner's budget in the model's card
 """
