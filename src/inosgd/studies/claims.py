@@ -101,8 +101,7 @@ def _balance_during(collected: Collected) -> Check:
 
 def _overall(collected: Collected) -> Check:
     found = ino_minus_idp(collected)["end"]["overall"]
-    worse = found["mean"] < -SMALL or (found["mean"] < 0 and _significant(found))
-    return Check(place(collected), not worse, shown(found))
+    return Check(place(collected), not _worse(found), shown(found))
 
 
 def _budget_line(collected: Collected) -> Check | None:
@@ -137,11 +136,7 @@ def _tail(experiment: str) -> Callable[[Collected], Check | None]:
             return None
         found = views.differences(rows)
         moderate = {name: stages["end"] for name, stages in found.items() if not _beyond_half(name)}
-        good = [
-            name
-            for name, end in moderate.items()
-            if end["most_private"]["mean"] > 0 and end["overall"]["mean"] > -SMALL
-        ]
+        good = [name for name, end in moderate.items() if not (_worse(end["most_private"]) or _worse(end["overall"]))]
         return Check(
             place(collected), len(good) == len(moderate), f"{len(good)} of {len(moderate)} choices are no worse"
         )
@@ -235,6 +230,12 @@ def checks_of(claim: Claim, everything: Sequence[Collected]) -> list[Check]:
     """The claim in every study that has something to say about it."""
     found = [claim.check(collected) for collected in everything]
     return [check for check in found if check is not None]
+
+
+def _worse(difference: Mapping[str, Any]) -> bool:
+    """Lower by more than a little, or lower by anything that is significant."""
+    mean: float = difference["mean"]
+    return mean < -SMALL or (mean < 0 and _significant(difference))
 
 
 def _significant(difference: Mapping[str, Any]) -> bool:
