@@ -31,8 +31,10 @@ def test_on_public_data_it_is_free_and_says_why(inosgd, study, tmp_path):
     assert outcome.code == 0, outcome.err
     assert "no private example was touched" in outcome.out
     assert "[training]" in outcome.out
-    found = json.loads(inosgd("tune", study, *SPACE, "--public", "--json").out)
+    assert not (tmp_path / "runs").exists()
+    found = json.loads(inosgd("tune", study, *SPACE, "--public", "--json", "--out", tmp_path / "tuned").out)
     assert found["spent"] == 0
+    assert (tmp_path / "tuned" / "training.toml").read_text() == found["training"]
     assert found["ranking"][0]["mean"] >= found["ranking"][1]["mean"]
     assert not (tmp_path / "runs").exists()
 

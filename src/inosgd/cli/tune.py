@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -58,7 +59,9 @@ def tune_command(
     jobs: Jobs = None,
     backend: Backend = "local",
     address: Address = None,
-    out: Annotated[Path | None, typer.Option(help="The folder of the result, which must not exist yet.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder of the result, new; with --public, none if not given.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
 ) -> None:
     """Choose learning rate, clipping threshold, tail and plan of a study by trying them.
@@ -79,9 +82,11 @@ def tune_command(
     described_study = read_study(study, allowed_factory=allow_factory)
     torch.set_num_threads(1)
     if public:
-        with chosen_workers(backend, jobs, address, continues=False) as workers:
-            ranked = _publicly(described_study, space, by, seeds, workers=workers, allowed_factory=allow_factory)
-        _show_public(ranked, by, as_json=as_json)
+        with run_folder(out, "") if out is not None else nullcontext((None, None)) as (working, _):
+            with chosen_workers(backend, jobs, address, continues=False) as workers:
+                ranked = _publicly(described_study, space, by, seeds, workers=workers, allowed_factory=allow_factory)
+            found = _keep_public(ranked, by, working)
+        _show_public(ranked, found, as_json=as_json)
         return
     drawn = trials_named(draw, trials)
     with messages().status("reading, and planning trials that fit into every budget"):
@@ -128,20 +133,28 @@ def _publicly(study: StudyFile, space: Space, by: str, seeds: int, **how: Any) -
     return ranked
 
 
-def _show_public(ranked: list[Scored], by: str, *, as_json: bool) -> None:
-    best = ranked[0].candidate
+def _keep_public(ranked: list[Scored], by: str, working: Path | None) -> dict[str, Any]:
+    """The best settings and the whole ranking; written where a folder was named."""
+    best = ranked[0].candidate.training_text
+    rows = [{"candidate": each.candidate.label, "mean": each.mean, "scores": list(each.scores)} for each in ranked]
+    found = {"by": by, "ranking": rows, "training": best, "spent": 0.0, "why_free": WHY_FREE}
+    if working is not None:
+        write_private(working / "training.toml", best.encode())
+        write_private(working / "tuning.json", (json.dumps(found, indent=1) + "\n").encode())
+    return found
+
+
+def _show_public(ranked: list[Scored], found: Mapping[str, Any], *, as_json: bool) -> None:
     if as_json:
-        rows = [{"candidate": each.candidate.label, "mean": each.mean, "scores": list(each.scores)} for each in ranked]
-        found = {"by": by, "ranking": rows, "training": best.training_text, "spent": 0.0, "why_free": WHY_FREE}
         typer.echo(json.dumps(found))
         return
-    table = plain_table("settings", right=(by, "trainings"))
+    table = plain_table("settings", right=(found["by"], "trainings"))
     for each in ranked:
         table.add_row(escape(each.candidate.label), f"{100 * each.mean:.1f}", str(len(each.scores)))
     shown = results()
     shown.print(table)
     shown.print("\nPercent right on held-out examples. The best settings, to be put into a study file:\n")
-    typer.echo(best.training_text)
+    typer.echo(found["training"])
     shown.print(WHY_FREE)
 
 
