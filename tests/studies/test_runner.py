@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 
@@ -20,6 +21,7 @@ from joblib.externals.loky import get_reusable_executor
 
 from inosgd.cli.workers import chosen_workers
 from inosgd.errors import InosgdError, InvalidArgumentError
+from inosgd.studies import runner
 from inosgd.studies import workers as workers_module
 from inosgd.studies.runner import Failure, failures_error, run_all
 from inosgd.studies.workers import Workers, connected
@@ -154,13 +156,40 @@ def test_the_error_at_the_end_names_every_failure():
     )
 
 
-# loky's own thread may look for a task that has just been taken back, and end with a KeyError: nobody is harmed.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_consumer_that_stops_leaves_the_rest_undone(tmp_path):
     tasks = [(tmp_path, 0, OSError)] * 2000
     for _ in run_all(counted, tasks, names=[str(row) for row in range(2000)], workers=Workers(jobs=2)):
-        break
+        break  # warnings are errors: cancelling what is under way must not be one
     assert len(list(tmp_path.iterdir())) < 2000
+
+
+@pytest.mark.parametrize(
+    ("thread", "error", "reported"),
+    [
+        (runner.MANAGER_THREAD, KeyError(10), False),
+        (runner.MANAGER_THREAD, OSError(), True),
+        ("mine", KeyError(), True),
+    ],
+)
+def test_only_a_cancelled_task_that_is_looked_for_goes_unreported(thread, error, reported, monkeypatch):
+    seen = []
+    monkeypatch.setattr(threading, "excepthook", seen.append)
+
+    def looks_for_a_task():
+        raise error
+
+    def outcomes():
+        try:
+            yield
+        finally:
+            looking = threading.Thread(target=looks_for_a_task, name=thread)
+            looking.start()
+            looking.join()
+
+    with runner._closed_at_end(outcomes()) as begun:
+        next(begun)
+    assert [found.exc_type for found in seen] == ([type(error)] if reported else [])
+    assert threading.excepthook == seen.append
 
 
 # Clusters ----------------------------------------------------------------------------------------------------------

@@ -15,6 +15,9 @@ import torch
 from inosgd.errors import InosgdError
 from inosgd.studies.workers import LOCAL, Workers
 
+MANAGER_THREAD = "ExecutorManagerThread"
+"""loky's name for the thread that hands tasks to processes."""
+
 _turn = threading.RLock()
 
 
@@ -115,9 +118,28 @@ def _closed_at_end(outcomes: Generator[Any, None, None]) -> Iterator[Generator[A
     try:
         yield outcomes
     finally:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _cancelled_tasks_are_not_missed():
             warnings.simplefilter("ignore")
             outcomes.close()
+
+
+@contextmanager
+def _cancelled_tasks_are_not_missed() -> Iterator[None]:
+    """Inside, the thread that hands tasks to processes may look for one that has just been taken back, and end there.
+
+    loky joins that thread before it returns. Any other error of any thread is reported as before.
+    """
+    before = threading.excepthook
+
+    def report(found: threading.ExceptHookArgs) -> None:
+        if not (found.exc_type is KeyError and found.thread is not None and found.thread.name == MANAGER_THREAD):
+            before(found)
+
+    threading.excepthook = report
+    try:
+        yield
+    finally:
+        threading.excepthook = before
 
 
 def _alone(calls: _Calls, index: int, workers: Workers) -> tuple[int, Any]:
