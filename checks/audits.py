@@ -28,6 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from inosgd.shown import rounded_down, rounded_up
+
 METHODS = ("idp-sgd", "ino-sgd")
 CONTROLS = {
     "half-noise": ("idp-sgd", 160),
@@ -186,9 +188,9 @@ def lira_table(reports: dict[str, Any]) -> list[str]:
                     f"{100 * row['highest_tpr_at_1_percent']:.2f}",
                     f"{100 * row['tpr_at_1_permille']:.2f} ± {100 * _reach(row['tpr_at_1_permille_interval']):.2f}",
                     f"{100 * row['highest_tpr_at_1_permille']:.2f}",
-                    f"{row['empirical_epsilon']:.2f}",
-                    f"{row['lower_bound']:.2f}",
-                    f"{row['accounted']:.4f}",
+                    rounded_down(row["empirical_epsilon"], 3),
+                    rounded_down(row["lower_bound"], 3),
+                    rounded_up(row["accounted"], within=row["budget"]),
                     f"{row['budget']:g}",
                     "YES" if row["rejected"] else "no",
                 ]
@@ -222,9 +224,9 @@ def canary_table(reports: dict[str, Any]) -> list[str]:
                 method,
                 row["owner"],
                 row["view"],
-                f"{row['lower_bound']:.2f}",
-                f"{row['lower_bound_of_noise']:.2f}",
-                f"{row['accounted']:.4f}",
+                rounded_down(row["lower_bound"], 3),
+                rounded_down(row["lower_bound_of_noise"], 3),
+                rounded_up(row["accounted"], within=row["budget"]),
                 f"{row['budget']:g}",
                 f"{row['trials']:,}",
                 "YES" if row["rejected"] else "no",

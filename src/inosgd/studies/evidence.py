@@ -26,7 +26,7 @@ from inosgd.studies.study import Study
 from inosgd.studies.workers import LOCAL, Workers
 
 DEFAULT = Fairness()
-SMALL_GRID = (DEFAULT, Fairness(exponent=8.0, max_ratio=2.0))
+SMALL_GRID = (Fairness(exponent=4.0, max_ratio=1.5), DEFAULT, Fairness(exponent=8.0, max_ratio=2.0))
 GRID = (
     Fairness(exponent=4.0, max_ratio=1.5),
     DEFAULT,
@@ -73,10 +73,10 @@ EVIDENCE = (
     Evidence("CR-EN", 5, (30, 60, 120, 240, 480), (120.0,), GRID, ABLATIONS, True, 5),
     Evidence("CA-MLP", 5, (1.25, 2.5, 5, 10, 20), (2.5,), GRID, (), True, 5),
     Evidence("PN-EN", 5, (2.5, 5, 10, 20, 40, 80), (), SMALL_GRID, (), True, 2),
-    Evidence("MN-PC", 3, (6, 12, 24, 48), (12.0,), SMALL_GRID),
-    Evidence("SU-LS", 3, (10, 20, 40, 80), (), SMALL_GRID),
-    Evidence("CF-PC", 3, (6, 12, 24, 48), (), SMALL_GRID),
-    Evidence("CM-PC", 3, (6, 12, 24, 48), (), SMALL_GRID),
+    Evidence("MN-PC", 5, (6, 12, 24, 48, 96), (12.0,), SMALL_GRID),
+    Evidence("SU-LS", 5, (10, 20, 40, 80), (), SMALL_GRID),
+    Evidence("CF-PC", 5, (6, 12, 24, 48), (), SMALL_GRID),
+    Evidence("CM-PC", 5, (6, 12, 24, 48), (), SMALL_GRID),
 )
 
 
