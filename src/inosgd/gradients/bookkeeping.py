@@ -23,7 +23,7 @@ from inosgd.errors import InosgdError
 from inosgd.gradients.checks import check_once
 from inosgd.gradients.engine import BatchGradients, ExampleLosses, Examples, Measured, count_examples
 from inosgd.gradients.memory import examples_that_fit
-from inosgd.gradients.recording import Task, flatten, record_pass
+from inosgd.gradients.recording import Task, flatten, plain_pass, record_pass
 
 
 @dataclass(frozen=True)
@@ -57,24 +57,26 @@ class BookkeepingEngine:
         task = Task.of(model, losses)
         check_once(task, examples)
         size = self._size_of_pieces(task, examples)
-        if count_examples(examples) <= size:
+        if size is None or count_examples(examples) <= size:
             yield record_pass(task, examples)
         else:
             yield SplitBatch.measured(task, examples, size)
 
-    def _size_of_pieces(self, task: Task, examples: Examples) -> int:
-        """How many examples may pass at once."""
-        size = count_examples(examples) if self.physical_batch_size is None else self.physical_batch_size
-        return size if self.memory_limit is None else min(size, examples_that_fit(task, examples, self.memory_limit))
+    def _size_of_pieces(self, task: Task, examples: Examples) -> int | None:
+        """How many examples may pass at once; None for any number."""
+        if self.memory_limit is None:
+            return self.physical_batch_size
+        fitting = examples_that_fit(task, examples, self.memory_limit)
+        return fitting if self.physical_batch_size is None else min(fitting, self.physical_batch_size)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SplitBatch:
     """A batch that passes through the model in pieces, once to be measured and once to be summed.
 
-    The second pass is a plain one: sum_i c_i g_i is the gradient of sum_i c_i loss_i, so no book is needed, and
-    examples with c_i = 0 need not pass at all. If the model draws random numbers (dropout), a piece passes again
-    whole and with the generators where they stood, so that what is summed is what was measured.
+    The second pass is a plain one (see `plain_pass`), and examples with c_i = 0 need not pass at all. If the model
+    draws random numbers (dropout), a piece passes again whole and with the generators where they stood, so that what
+    is summed is what was measured.
     """
 
     task: Task
@@ -130,12 +132,9 @@ class SplitBatch:
 
     def _plain(self, rows: torch.Tensor, coefficients: FloatArray) -> torch.Tensor:
         """The gradient of the weighted sum of the losses of ``rows``."""
-        parameters = list(self.task.parameters.values())
-        with torch.enable_grad():
-            losses = self.task.losses(self.task.model, _take(self.examples, rows))
-        self._check_unchanged(rows, losses.detach())
-        scales = torch.from_numpy(coefficients[rows.numpy()]).to(losses)
-        return flatten(torch.autograd.grad(losses, parameters, scales, allow_unused=True), parameters)
+        losses, total = plain_pass(self.task, _take(self.examples, rows), coefficients[rows.numpy()])
+        self._check_unchanged(rows, losses)
+        return total
 
     def _check_unchanged(self, rows: torch.Tensor, losses: torch.Tensor) -> None:
         first = torch.from_numpy(self.result.losses[rows.numpy()]).to(losses)

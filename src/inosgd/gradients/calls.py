@@ -18,7 +18,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.rules import pooling
-from inosgd.gradients.rules.chain import Chain
+from inosgd.gradients.rules.chain import Chain, ChainRun
+from inosgd.gradients.rules.chain_kernel import kernel_run
 from inosgd.gradients.rules.recorder import Recorder
 from inosgd.gradients.rules.recurrent import packed_call
 from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, keeps_output
@@ -97,7 +98,7 @@ def _chain(module: nn.Sequential, path: str) -> StandIn | None:
 def _chained(chain: Chain, recorder: Recorder, forward: Forward) -> Forward:
     def call(inputs: Any) -> Any:
         if chain.suits(inputs) and not recorder.differentiable:
-            return chain.recorded(recorder, inputs)
+            return chain.recorded(recorder, inputs, kernel_run(chain.layers, inputs) or ChainRun(chain.layers, inputs))
         return forward(inputs)
 
     return call

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from inosgd._arrays import FloatArray
 from inosgd.gradients.engine import Examples, count_examples
-from inosgd.gradients.recording import Task, record_pass
+from inosgd.gradients.recording import Task, plain_pass, record_pass
 
 _PROBES = (2, 4)
 """On how many examples memory is measured."""
@@ -42,6 +42,8 @@ def examples_that_fit(task: Task, examples: Examples, limit: int) -> int:
         return 1
     fixed, each = _need(task, examples)
     fixed = fixed + 2 * sum(parameter.nbytes for parameter in task.parameters.values())  # sums of pieces, and of all
+    fixed = fixed + 16 * count  # which examples are in which piece, in either pass
+    each = each + sum(leaf.nbytes for leaf in _tensors(examples)) / count  # a piece is a copy
     room = np.maximum(limit / _WORKSPACE - fixed, 0) / np.maximum(each, 1.0)
     return max(1, int(room.min()))
 
@@ -75,10 +77,12 @@ def _lines(low: FloatArray, high: FloatArray) -> Need:
 
 
 def _trace(task: Task, examples: Examples) -> FloatArray:
-    """The bytes of tensors alive after every operation while a batch is measured and summed."""
+    """The bytes of tensors alive after every operation while a batch is measured and summed, in either way."""
     devices = [task.device] if task.device.type == "cuda" else []
+    ones = np.ones(count_examples(examples))
     with torch.random.fork_rng(devices=devices), LiveBytes() as live:
-        record_pass(task, examples).weighted_sum(np.ones(count_examples(examples)))
+        record_pass(task, examples).weighted_sum(ones)
+        plain_pass(task, examples, ones)
     return np.array(live.trace, dtype=np.float64)
 
 

@@ -27,6 +27,7 @@ from inosgd.gradients.engine import (
 )
 from inosgd.gradients.rules.attention import ATTENTION, recorded_attention
 from inosgd.gradients.rules.chain import ChainGradients
+from inosgd.gradients.rules.chain_kernel import KernelGradients
 from inosgd.gradients.rules.fallback import fallback_rule
 from inosgd.gradients.rules.forms import Form, Summed
 from inosgd.gradients.rules.recorder import Record, Recorder
@@ -121,11 +122,17 @@ class Page:
         return self._flat(forms, torch.from_numpy(coefficients).to(self.parameters[0]))
 
     def _flat(self, forms: Sequence[Form], coefficients: torch.Tensor) -> torch.Tensor:
+        if len(forms) == 1 and isinstance(forms[0], KernelGradients) and self._in_order():
+            return forms[0].flat_sum(coefficients)
         sums: dict[int, torch.Tensor] = {}
         for parameters, form in zip(self.forms, forms, strict=True):
             parts = form.weighted_sum(coefficients)
             sums.update({id(parameter): part for parameter, part in zip(parameters, parts, strict=True)})
         return flatten([sums.get(id(parameter)) for parameter in self.parameters], self.parameters)
+
+    def _in_order(self) -> bool:
+        """Whether the forms have all the parameters, and in the same order."""
+        return [id(parameter) for key in self.forms for parameter in key] == [id(each) for each in self.parameters]
 
 
 def record_pass(task: Task, examples: Examples) -> Page:
@@ -136,6 +143,16 @@ def record_pass(task: Task, examples: Examples) -> Page:
         return Page(tuple(task.parameters.values()), nothing, {}, np.zeros(0))
     recorder = Recorder(count, task.functions)
     return read_page(task, forward(task, examples, recorder), recorder.records)
+
+
+def plain_pass(task: Task, examples: Examples, coefficients: FloatArray) -> tuple[torch.Tensor, torch.Tensor]:
+    """The losses of a batch and sum_i c_i g_i, which is the gradient of sum_i c_i loss_i: no book is needed."""
+    parameters = list(task.parameters.values())
+    with torch.enable_grad():
+        losses = task.losses(task.model, examples)
+    scales = torch.from_numpy(coefficients).to(losses)
+    gradients = torch.autograd.grad(losses, parameters, scales, allow_unused=True)
+    return losses.detach(), flatten(gradients, parameters)
 
 
 def forward(task: Task, examples: Examples, recorder: Recorder) -> torch.Tensor:
@@ -237,7 +254,7 @@ def _each_map_alone(
 ) -> Iterator[tuple[tuple[nn.Parameter, ...], Form]]:
     """The same with chains taken apart, because some of their layers were also called by themselves."""
     for parameters, form in found:
-        if not isinstance(form, ChainGradients):
+        if not isinstance(form, ChainGradients | KernelGradients):
             yield parameters, form
             continue
         rest = iter(parameters)

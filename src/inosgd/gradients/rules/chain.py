@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import nn
@@ -57,6 +57,11 @@ class Layer(NamedTuple):
     activation: Activation | None
 
 
+def parameters_of(layers: Sequence[Layer]) -> tuple[nn.Parameter, ...]:
+    """Weights and biases as the model has them: the bias after its weight."""
+    return tuple([parameter for layer in layers for parameter in layer[:2] if parameter is not None])
+
+
 @dataclass(frozen=True, eq=False)
 class Chain:
     """The layers of an ``nn.Sequential`` that can run as one operation.
@@ -94,9 +99,8 @@ class Chain:
             and not torch.is_autocast_enabled(inputs.device.type)
         )
 
-    def recorded(self, recorder: Recorder, inputs: torch.Tensor) -> torch.Tensor:
-        """What the module would return, with the use of its weights recorded."""
-        run = ChainRun(self.layers, inputs)
+    def recorded(self, recorder: Recorder, inputs: torch.Tensor, run: Run) -> torch.Tensor:
+        """What the module would return, with the use of its weights recorded; computed by ``run``."""
         if inputs.requires_grad:
             output: torch.Tensor = _Passed.apply(inputs, run)  # type: ignore[no-untyped-call]
         else:
@@ -104,6 +108,21 @@ class Chain:
             output = run.forward(inputs).requires_grad_().clone(memory_format=torch.contiguous_format)
         recorder.add([output], run.gradients, [], self.where)
         return output
+
+
+class Run(Protocol):
+    """One pass through a chain, by whatever computes it."""
+
+    layers: Sequence[Layer]
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The chain's output, one row per example."""
+
+    def pull(self, gradient: torch.Tensor) -> torch.Tensor:
+        """From the gradient of the chain's output to d_1, one column per example; only the first call computes it."""
+
+    def gradients(self, gradient: torch.Tensor) -> Gradients:
+        """The per-example gradients of all layers, from the gradient of the chain's output."""
 
 
 class ChainRun:
@@ -150,9 +169,8 @@ class ChainRun:
     def gradients(self, gradient: torch.Tensor) -> Gradients:
         """The per-example gradients of all layers."""
         self.pull(gradient)
-        parameters = [p for layer in self.layers for p in (layer.weight, layer.bias) if p is not None]
         biased = tuple(layer.bias is not None for layer in self.layers)
-        return {tuple(parameters): ChainGradients(self.values, self.widths, biased)}
+        return {parameters_of(self.layers): ChainGradients(self.values, self.widths, biased)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,7 +232,7 @@ class _Passed(torch.autograd.Function):
     """A chain in the middle of a graph, which has gradients for its input but leaves weights to the recorder."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor, run: ChainRun) -> torch.Tensor:
+    def forward(ctx: Any, inputs: torch.Tensor, run: Run) -> torch.Tensor:
         ctx.run = run
         return run.forward(inputs).clone(memory_format=torch.contiguous_format)
 
@@ -245,7 +263,5 @@ def _linear_layer(module: nn.Module) -> Layer | None:
 
 def _has_hooks(module: nn.Module) -> bool:
     own = vars(module)
-    return "forward" in own or any(own[kind] for kind in _HOOKS)
-
-
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    before, after = own["_forward_pre_hooks"] or own["_backward_pre_hooks"], own["_forward_hooks"]
+    return bool(before or after or own["_backward_hooks"]) or "forward" in own

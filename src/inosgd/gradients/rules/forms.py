@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol
 
 import torch
 
@@ -29,7 +29,7 @@ class Form(Protocol):
     def materialise(self) -> Sequence[torch.Tensor]:
         """The gradients themselves, one tensor per parameter with the examples in its first dimension."""
 
-    def select(self, rows: torch.Tensor) -> Self:
+    def select(self, rows: torch.Tensor) -> Form:
         """The same for the examples in ``rows`` alone."""
 
 

@@ -1,0 +1,70 @@
+"""Compiling: code in C++ that is built on first use where there is a compiler, and done without where there is none.
+
+A build takes about a second. It is kept (see `inosgd.kept`) under a name made of the source, the compiler and the
+processor, so that another machine with the same home builds its own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+from inosgd.files import sha256
+from inosgd.kept import keep, kept_at, read_kept
+
+SWITCH = "INOSGD_COMPILE"
+"""The environment variable that turns compiled code off when it is 0."""
+
+OPTIONS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-Wno-psabi", "-shared", "-fPIC")
+"""No option that changes what NaN and infinity mean."""
+
+_SECONDS = 120
+
+
+def compiled(source: Path) -> ctypes.CDLL | None:
+    """The library that ``source`` builds; None where it is turned off, or cannot be built, kept or loaded."""
+    compiler = shutil.which(os.environ.get("CXX") or "c++")
+    if compiler is None or os.environ.get(SWITCH) == "0":
+        return None
+    place = kept_at(f"{source.stem}-{_fingerprint(source, compiler)}.so")
+    if read_kept(place) is None:
+        built = _build(source, compiler)
+        if built is None:
+            return None
+        keep(place, built)
+    try:
+        return ctypes.CDLL(str(place)) if read_kept(place) is not None else None
+    except OSError:
+        return None
+
+
+def _fingerprint(source: Path, compiler: str) -> str:
+    found = os.stat(compiler)
+    parts = (source.read_text(encoding="utf-8"), compiler, found.st_size, found.st_mtime_ns, *OPTIONS, _processor())
+    return sha256(repr(parts).encode())[:16]
+
+
+def _processor() -> str:
+    """What the processor can do, as far as the system says it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return f"{platform.machine()} {platform.processor()} {flags}"
+
+
+def _build(source: Path, compiler: str) -> bytes | None:
+    with tempfile.TemporaryDirectory(prefix="inosgd-") as folder:
+        target = Path(folder) / "built.so"
+        command = [compiler, *OPTIONS, "-o", str(target), str(source)]
+        try:
+            subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=_SECONDS)  # noqa: S603
+            return target.read_bytes()
+        except (OSError, subprocess.SubprocessError):
+            return None

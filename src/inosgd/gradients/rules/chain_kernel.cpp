@@ -1,0 +1,253 @@
+// A pass through a chain of linear layers, some of them followed by ReLU, and its per-example gradients.
+//
+//     a_{l+1} = f_l(W_l a_l + b_l),    d_l = (W_{l+1}^T d_{l+1}) f_l'(a_{l+1}),    f(x) = x or max(x, 0)
+//
+// Values are a block with a row for each feature and a column for each example: first d_1 .. d_L, then a_1 .. a_L, then
+// room for one vector. The last vector of a row may reach into the next row, or into that room: it is computed with what
+// lies there, and only the row's own part of it is stored or summed. Everything is computed in the precision of the
+// weights, on one thread, in an order that depends on shapes alone.
+
+#include <cstring>
+#include <vector>
+
+#if defined(__AVX512F__)
+constexpr int BYTES = 64, ROWS = 4, VECTORS = 4;  // 16 of 32 registers add up
+#elif defined(__AVX__)
+constexpr int BYTES = 32, ROWS = 4, VECTORS = 2;  // 8 of 16
+#else
+constexpr int BYTES = 16, ROWS = 4, VECTORS = 2;
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+
+template <typename T, int Bytes = BYTES> struct Vector { typedef T type __attribute__((vector_size(Bytes))); };
+template <typename T, int Bytes = BYTES> using V = typename Vector<T, Bytes>::type;
+template <typename T> constexpr long LANES = BYTES / sizeof(T);
+
+template <typename T> struct Chain {
+    long layers;
+    const long *widths;              // layers + 1: of the input, and of every layer's output
+    const unsigned char *rectified;  // layers: whether ReLU follows
+    const T *const *weights;         // layers: (outputs, inputs), contiguous
+    const T *const *biases;          // layers: as many numbers as outputs, or null
+    long examples;
+
+    long outputs() const {
+        long sum = 0;
+        for (long layer = 0; layer < layers; layer++) sum += widths[layer + 1];
+        return sum;
+    }
+};
+
+template <typename T> INLINE V<T> load(const T *from) {
+    V<T> value;
+    std::memcpy(&value, from, BYTES);
+    return value;
+}
+
+// The first `count` entries, and zeros.
+template <typename T> INLINE V<T> load_part(const T *from, long count) {
+    V<T> value = {};
+    std::memcpy(&value, from, count * sizeof(T));
+    return value;
+}
+
+template <typename T> INLINE void store(T *to, V<T> value, long count) {
+    std::memcpy(to, &value, count < LANES<T> ? count * sizeof(T) : BYTES);
+}
+
+template <typename T> INLINE V<T> all(T value) { return V<T>{} + value; }
+
+// The sum of a vector's entries, half by half.
+template <typename T, int Bytes = BYTES> INLINE T sum_of(V<T, Bytes> value) {
+    if constexpr (Bytes == 2 * sizeof(T)) {
+        return value[0] + value[1];
+    } else {
+        V<T, Bytes / 2> halves[2];
+        std::memcpy(halves, &value, Bytes);
+        return sum_of<T, Bytes / 2>(halves[0] + halves[1]);
+    }
+}
+
+// R rows and K vectors of columns of: to = (bias + sum_j weight[., j] from[j]), rectified, and 0 where seen <= 0.
+// Entry (i, j) of the weight is at i * row + j * column. NaN is not rectified, as in torch. Of the last vector `count`
+// columns are stored.
+template <typename T, int R, int K>
+INLINE void tile(const T *weight, long row, long column, long inner, const T *bias, const T *from, const T *seen,
+                 bool rectify, long stride, long count, T *to) {
+    V<T> sums[R][K];
+    for (int i = 0; i < R; i++)
+        for (int k = 0; k < K; k++) sums[i][k] = all<T>(bias ? bias[i] : T(0));
+    for (long j = 0; j < inner; j++) {
+        V<T> inputs[K];
+        for (int k = 0; k < K; k++) inputs[k] = load<T>(from + j * stride + k * LANES<T>);
+        for (int i = 0; i < R; i++)
+            for (int k = 0; k < K; k++) sums[i][k] += weight[i * row + j * column] * inputs[k];
+    }
+    for (int i = 0; i < R; i++)
+        for (int k = 0; k < K; k++) {
+            const long at = i * stride + k * LANES<T>;
+            V<T> value = sums[i][k];
+            if (rectify) value = value < 0 ? V<T>{} : value;
+            if (seen) value = load<T>(seen + at) <= 0 ? V<T>{} : value;
+            store<T>(to + at, value, k + 1 < K ? LANES<T> : count);
+        }
+}
+
+// All rows of the same.
+template <typename T, int K>
+INLINE void strip(const T *weight, long row, long column, long outer, long inner, const T *bias, const T *from,
+                  const T *seen, bool rectify, long stride, long count, T *to) {
+    long i = 0;
+    for (; i + ROWS <= outer; i += ROWS)
+        tile<T, ROWS, K>(weight + i * row, row, column, inner, bias ? bias + i : nullptr, from,
+                         seen ? seen + i * stride : nullptr, rectify, stride, count, to + i * stride);
+    for (; i < outer; i++)
+        tile<T, 1, K>(weight + i * row, row, column, inner, bias ? bias + i : nullptr, from,
+                      seen ? seen + i * stride : nullptr, rectify, stride, count, to + i * stride);
+}
+
+// All rows and columns.
+template <typename T>
+static void product(const T *weight, long row, long column, long outer, long inner, const T *bias, const T *from,
+                    const T *seen, bool rectify, long stride, T *to) {
+    constexpr long WIDE = VECTORS * LANES<T>;
+    long at = 0;
+    for (; at + WIDE <= stride; at += WIDE)
+        strip<T, VECTORS>(weight, row, column, outer, inner, bias, from + at, seen ? seen + at : nullptr, rectify,
+                          stride, LANES<T>, to + at);
+    for (; at < stride; at += LANES<T>)
+        strip<T, 1>(weight, row, column, outer, inner, bias, from + at, seen ? seen + at : nullptr, rectify, stride,
+                    stride - at, to + at);
+}
+
+// The chain's output, as (examples, features). It also stays where d_L will be: there it tells what ReLU let pass.
+template <typename T> static void forward(const Chain<T> &chain, const T *inputs, T *values, T *outputs) {
+    const long examples = chain.examples, *widths = chain.widths, last = widths[chain.layers];
+    T *end = values + (chain.outputs() - last) * examples, *now = values + chain.outputs() * examples;
+    for (long feature = 0; feature < widths[0]; feature++)
+        for (long example = 0; example < examples; example++)
+            now[feature * examples + example] = inputs[example * widths[0] + feature];
+    for (long layer = 0; layer < chain.layers; layer++) {
+        T *next = layer + 1 == chain.layers ? end : now + widths[layer] * examples;
+        product<T>(chain.weights[layer], widths[layer], 1, widths[layer + 1], widths[layer], chain.biases[layer], now,
+                   nullptr, chain.rectified[layer], examples, next);
+        now = next;
+    }
+    for (long example = 0; example < examples; example++)
+        for (long feature = 0; feature < last; feature++)
+            outputs[example * last + feature] = end[feature * examples + example];
+}
+
+// Adds |d|^2 (|a|^2 + 1) to the examples' squares; without the 1 where there is no bias.
+template <typename T>
+INLINE void add_squares(const T *d, long outputs, const T *a, long inputs, bool biased, long stride, T *squares) {
+    for (long at = 0; at < stride; at += LANES<T>) {
+        V<T> of_outputs = {}, of_inputs = all<T>(biased ? T(1) : T(0));
+        for (long i = 0; i < outputs; i++) {
+            const V<T> value = load<T>(d + i * stride + at);
+            of_outputs += value * value;
+        }
+        for (long i = 0; i < inputs; i++) {
+            const V<T> value = load<T>(a + i * stride + at);
+            of_inputs += value * value;
+        }
+        store<T>(squares + at, load<T>(squares + at) + of_outputs * of_inputs, LANES<T>);
+    }
+}
+
+// All d, from the gradient of the output as (examples, features), and the squared norms of the examples' gradients.
+template <typename T> static void backward(const Chain<T> &chain, const T *gradient, T *values, T *squared_norms) {
+    const long examples = chain.examples, *widths = chain.widths, last = widths[chain.layers];
+    T *d = values + (chain.outputs() - last) * examples;
+    const T *a = values + chain.outputs() * examples;
+    for (long layer = 0; layer + 1 < chain.layers; layer++) a += widths[layer] * examples;
+    for (long feature = 0; feature < last; feature++)
+        for (long example = 0; example < examples; example++) {
+            T &value = d[feature * examples + example];
+            const bool stopped = chain.rectified[chain.layers - 1] && value <= 0;
+            value = stopped ? T(0) : gradient[example * last + feature];
+        }
+    std::vector<T> squares(examples + LANES<T>);
+    for (long layer = chain.layers - 1;; layer--) {
+        add_squares(d, widths[layer + 1], a, widths[layer], chain.biases[layer] != nullptr, examples, squares.data());
+        if (layer == 0) break;
+        T *next = d - widths[layer] * examples;
+        product<T>(chain.weights[layer], 1, widths[layer], widths[layer], widths[layer + 1], nullptr, d,
+                   chain.rectified[layer - 1] ? a : nullptr, false, examples, next);
+        d = next;
+        a -= widths[layer - 1] * examples;
+    }
+    std::memcpy(squared_norms, squares.data(), examples * sizeof(T));
+}
+
+// found[i][j] += coefficients d[i] a[j], vector by vector, for R rows of d and K of a; `loaded` reads a vector.
+template <typename T, int R, int K, typename Load>
+INLINE void add_products(const T *coefficients, const T *d, const T *a, long stride, Load loaded, V<T> (&found)[R][K]) {
+    V<T> scaled[R];
+    for (int i = 0; i < R; i++) scaled[i] = loaded(coefficients) * loaded(d + i * stride);
+    for (int j = 0; j < K; j++) {
+        const V<T> input = loaded(a + j * stride);
+        for (int i = 0; i < R; i++) found[i][j] += scaled[i] * input;
+    }
+}
+
+// sums[i * columns + j] = sum_k coefficients[k] d[i, k] a[j, k] for R rows and K columns.
+template <typename T, int R, int K>
+INLINE void dots(const T *coefficients, const T *d, const T *a, long columns, long stride, T *sums) {
+    V<T> found[R][K] = {};
+    long at = 0;
+    for (; at + LANES<T> <= stride; at += LANES<T>)
+        add_products<T, R, K>(coefficients + at, d + at, a + at, stride, load<T>, found);
+    if (at < stride) {
+        const auto loaded = [count = stride - at](const T *from) { return load_part<T>(from, count); };
+        add_products<T, R, K>(coefficients + at, d + at, a + at, stride, loaded, found);
+    }
+    for (int i = 0; i < R; i++)
+        for (int j = 0; j < K; j++) sums[i * columns + j] = sum_of<T>(found[i][j]);
+}
+
+template <typename T, int R>
+INLINE void rows_of_dots(const T *coefficients, const T *d, const T *a, long columns, long stride, T *sums) {
+    long j = 0;
+    for (; j + VECTORS <= columns; j += VECTORS)
+        dots<T, R, VECTORS>(coefficients, d, a + j * stride, columns, stride, sums + j);
+    for (; j < columns; j++) dots<T, R, 1>(coefficients, d, a + j * stride, columns, stride, sums + j);
+}
+
+// The weighted sums of all gradients, one layer after the other, the bias after the weight.
+template <typename T>
+static void weighted_sum(const Chain<T> &chain, const T *coefficients, const T *values, T *sums) {
+    const long examples = chain.examples, *widths = chain.widths;
+    const std::vector<T> ones(examples, T(1));  // a bias is the weight of an input that is always 1
+    const T *d = values, *a = values + chain.outputs() * examples;
+    for (long layer = 0; layer < chain.layers; layer++) {
+        const long outputs = widths[layer + 1], inputs = widths[layer];
+        long i = 0;
+        for (; i + ROWS <= outputs; i += ROWS, sums += ROWS * inputs)
+            rows_of_dots<T, ROWS>(coefficients, d + i * examples, a, inputs, examples, sums);
+        for (; i < outputs; i++, sums += inputs)
+            rows_of_dots<T, 1>(coefficients, d + i * examples, a, inputs, examples, sums);
+        for (i = 0; chain.biases[layer] && i < outputs; i++)
+            dots<T, 1, 1>(coefficients, d + i * examples, ones.data(), 1, examples, sums++);
+        d += outputs * examples;
+        a += inputs * examples;
+    }
+}
+
+#define FOR_TYPE(T)                                                                                              \
+    void forward_##T(const Chain<T> *chain, const T *inputs, T *values, T *outputs) {                            \
+        forward<T>(*chain, inputs, values, outputs);                                                             \
+    }                                                                                                            \
+    void backward_##T(const Chain<T> *chain, const T *gradient, T *values, T *squared_norms) {                   \
+        backward<T>(*chain, gradient, values, squared_norms);                                                    \
+    }                                                                                                            \
+    void weighted_sum_##T(const Chain<T> *chain, const T *coefficients, const T *values, T *sums) {              \
+        weighted_sum<T>(*chain, coefficients, values, sums);                                                     \
+    }                                                                                                            \
+    long lanes_##T() { return LANES<T>; }
+
+extern "C" {
+FOR_TYPE(float)
+FOR_TYPE(double)
+}

@@ -1,0 +1,270 @@
+"""The chain's kernel: a pass through a small chain of linear layers as three calls of compiled code.
+
+A step of a small network costs what its calls of torch cost, not what they compute. ``chain_kernel.cpp`` does the same
+arithmetic as `inosgd.gradients.rules.chain` in one call each for the forward pass, for the backward pass with the
+norms, and for the weighted sum. It is used where there is a compiler, on the CPU, for chains with no activation but
+ReLU, and as long as they are small: large products are what torch is good at.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from operator import mul
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from inosgd.gradients.compiling import compiled
+from inosgd.gradients.rules.chain import ACTIVATIONS, ChainGradients, ChainRun, Layer, Run, parameters_of
+from inosgd.gradients.rules.forms import OuterProducts
+from inosgd.gradients.rules.rule import Gradients
+
+SOURCE = Path(__file__).with_suffix(".cpp")
+
+WIDEST = 128
+"""The most features of a layer that the kernel is used for."""
+
+MOST_PRODUCTS = 1 << 22
+"""The most multiplications per pass, examples times weights: beyond it torch's threads are worth starting."""
+
+_KNOWN = (None, ACTIVATIONS[nn.ReLU])
+_TYPES = {torch.float32: "float", torch.float64: "double"}
+
+
+class Kernel(NamedTuple):
+    """The functions of the source for one type of numbers, and how many numbers fit into a vector."""
+
+    forward: Callable[..., None]
+    backward: Callable[..., None]
+    weighted_sum: Callable[..., None]
+    lanes: int
+
+
+class ChainStruct(ctypes.Structure):
+    """``Chain`` of the source."""
+
+    _fields_ = (
+        ("layers", ctypes.c_long),
+        ("widths", ctypes.c_void_p),
+        ("rectified", ctypes.c_void_p),
+        ("weights", ctypes.c_void_p),
+        ("biases", ctypes.c_void_p),
+        ("examples", ctypes.c_long),
+    )
+
+
+class Shape(NamedTuple):
+    """What is the same for all passes through a chain."""
+
+    widths: tuple[int, ...]
+    rectified: tuple[bool, ...]
+    biased: tuple[bool, ...]
+
+
+class Layout(NamedTuple):
+    """Where things of a shape lie.
+
+    Attributes:
+        products: How many multiplications an example takes.
+        rows: How many rows the values of each d and then of each a have.
+        numbers: How many weights and biases there are.
+        arrays: The shape as the kernel is told it, in memory that stays where it is.
+    """
+
+    products: int
+    rows: tuple[int, ...]
+    numbers: int
+    arrays: tuple[Any, Any]
+
+
+@lru_cache(maxsize=256)
+def layout(shape: Shape) -> Layout:
+    """The layout of a shape."""
+    outputs, inputs = shape.widths[1:], shape.widths[:-1]
+    products = sum(map(mul, outputs, inputs))
+    widths = (ctypes.c_long * len(shape.widths))(*shape.widths)
+    rectified = (ctypes.c_ubyte * len(outputs))(*shape.rectified)
+    return Layout(products, outputs + inputs, products + sum(map(mul, outputs, shape.biased)), (widths, rectified))
+
+
+class KernelRun:
+    """One pass through a chain, by the kernel; see `inosgd.gradients.rules.chain.ChainRun`.
+
+    Attributes:
+        layers: The layers of the chain.
+        shape: Their shape.
+        block: d_1 .. d_L and then a_1 .. a_L, one row per feature and one column per example, and room for one vector.
+        squares: The squared norms of the examples' gradients, after the backward pass.
+    """
+
+    def __init__(self, functions: Kernel, shape: Shape, layers: Sequence[Layer], inputs: torch.Tensor) -> None:
+        self.layers, self.shape = layers, shape
+        self._functions, self._inputs, self._pulled = functions, inputs.detach().contiguous(), False
+        known, count = layout(shape), len(inputs)
+        self.block = self._inputs.new_empty(sum(known.rows) * count + functions.lanes)
+        self.squares = self._inputs.new_empty(count)
+        pointers = ctypes.c_void_p * len(layers)
+        weights = pointers(*[layer.weight.data_ptr() for layer in layers])
+        biases = pointers(*[None if layer.bias is None else layer.bias.data_ptr() for layer in layers])
+        self._pointed_at = (*known.arrays, weights, biases)
+        self._chain = ChainStruct(len(layers), *map(ctypes.addressof, self._pointed_at), count)
+
+    @torch.no_grad()
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        """The chain's output, one row per example."""
+        outputs = self._inputs.new_empty(len(inputs), self.shape.widths[-1])
+        self._call(self._functions.forward, self._inputs, self.block, outputs)
+        return outputs
+
+    @torch.no_grad()
+    def pull(self, gradient: torch.Tensor) -> torch.Tensor:
+        """From the gradient of the chain's output to d_1, with all the others on the way; only once."""
+        self._backward(gradient)
+        return self.values()[: self.shape.widths[1]]
+
+    def values(self) -> torch.Tensor:
+        """The block as rows and columns."""
+        rows, count = sum(layout(self.shape).rows), len(self.squares)
+        return self.block[: rows * count].view(rows, count)
+
+    @torch.no_grad()
+    def gradients(self, gradient: torch.Tensor) -> Gradients:
+        """The per-example gradients of all layers."""
+        self._backward(gradient)
+        return {parameters_of(self.layers): KernelGradients(self)}
+
+    def weighted_sum(self, coefficients: torch.Tensor) -> torch.Tensor:
+        """The weighted sums of all layers side by side, the bias after the weight."""
+        total = self.block.new_empty(layout(self.shape).numbers)
+        self._call(self._functions.weighted_sum, coefficients.to(self.block).contiguous(), self.block, total)
+        return total
+
+    def _backward(self, gradient: torch.Tensor) -> None:
+        if not self._pulled:
+            self._call(self._functions.backward, gradient.contiguous(), self.block, self.squares)
+            self._pulled = True
+
+    def _call(self, function: Callable[..., None], *tensors: torch.Tensor) -> None:
+        function(ctypes.addressof(self._chain), *[tensor.data_ptr() for tensor in tensors])
+
+
+@dataclass(frozen=True, eq=False)
+class KernelGradients:
+    """Gradients of a chain's weights and biases, as the kernel left them."""
+
+    run: KernelRun
+
+    def squared_norms(self) -> torch.Tensor:
+        """Known since the backward pass."""
+        return self.run.squares
+
+    def flat_sum(self, coefficients: torch.Tensor) -> torch.Tensor:
+        """The same as `weighted_sum`, side by side."""
+        return self.run.weighted_sum(coefficients)
+
+    def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
+        """By the kernel, in one call."""
+        parameters = parameters_of(self.run.layers)
+        parts = self.flat_sum(coefficients).split_with_sizes([parameter.numel() for parameter in parameters])
+        return [part.view(parameter.shape) for part, parameter in zip(parts, parameters, strict=True)]
+
+    def materialise(self) -> Sequence[torch.Tensor]:
+        """Layer by layer."""
+        return self._plain().materialise()
+
+    def apart(self) -> list[OuterProducts]:
+        """The layers as forms of their own."""
+        return self._plain().apart()
+
+    def select(self, rows: torch.Tensor) -> ChainGradients:
+        """The columns of some examples."""
+        return self._plain().select(rows)
+
+    def _plain(self) -> ChainGradients:
+        return ChainGradients(self.run.values(), layout(self.run.shape).rows, self.run.shape.biased)
+
+
+def kernel_run(layers: Sequence[Layer], inputs: torch.Tensor) -> KernelRun | None:
+    """A pass of ``inputs`` through the chain by the kernel, if it suits them."""
+    shape = suited_shape(layers, inputs)
+    found = None if shape is None else kernel(inputs.dtype)
+    return None if shape is None or found is None else KernelRun(found, shape, layers, inputs)
+
+
+def suited_shape(layers: Sequence[Layer], inputs: torch.Tensor) -> Shape | None:
+    """The shape of a chain, if the kernel can run it on these inputs and is the faster way.
+
+    The kernel believes what it is told: all sizes, types and places are checked here. Whether it is used depends on
+    shapes alone, so that runs reproduce.
+    """
+    dtype, widths = inputs.dtype, [inputs.shape[1]]
+    if dtype not in _TYPES or type(inputs) is not torch.Tensor or not inputs.is_cpu:
+        return None
+    for weight, bias, activation in layers:
+        outputs = len(weight)
+        if weight.shape != (outputs, widths[-1]) or not _readable(weight, dtype) or activation not in _KNOWN:
+            return None
+        if bias is not None and not (bias.shape == (outputs,) and _readable(bias, dtype)):
+            return None
+        widths.append(outputs)
+    rectified = tuple([activation is not None for _, _, activation in layers])
+    shape = Shape(tuple(widths), rectified, tuple([bias is not None for _, bias, _ in layers]))
+    small = max(widths) <= WIDEST and 0 < len(inputs) * layout(shape).products <= MOST_PRODUCTS
+    return shape if small else None
+
+
+def _readable(parameter: nn.Parameter, dtype: torch.dtype) -> bool:
+    plain = type(parameter) is nn.Parameter and parameter.dtype == dtype
+    return plain and parameter.is_cpu and parameter.is_contiguous()
+
+
+@cache
+def kernel(dtype: torch.dtype) -> Kernel | None:
+    """The kernel for this type; None where there is none, or where it does not compute what torch computes.
+
+    The first call on a machine builds it.
+    """
+    library = compiled(SOURCE) if dtype in _TYPES else None
+    if library is None:
+        return None
+    forward, backward, weighted_sum, lanes = [getattr(library, f"{name}_{_TYPES[dtype]}") for name in Kernel._fields]
+    for function in (forward, backward, weighted_sum):
+        function.argtypes, function.restype = [ctypes.c_void_p] * 4, None
+    built = Kernel(forward, backward, weighted_sum, int(lanes()))
+    return built if agrees(built, dtype) else None
+
+
+@torch.no_grad()
+def agrees(functions: Kernel, dtype: torch.dtype) -> bool:
+    """Whether the kernel gives torch's results on a chain that has every kind of layer, tile and padding."""
+    source = torch.Generator().manual_seed(0)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=source, dtype=dtype)
+
+    layers = [
+        Layer(nn.Parameter(normal(7, 6)), nn.Parameter(normal(7)), ACTIVATIONS[nn.ReLU]),
+        Layer(nn.Parameter(normal(9, 7)), None, None),
+        Layer(nn.Parameter(normal(2, 9)), nn.Parameter(normal(2)), ACTIVATIONS[nn.ReLU]),
+    ]
+    count = 5 * functions.lanes + 3
+    inputs, gradient, coefficients = normal(count, 6), normal(count, 2), normal(count)
+    shape = suited_shape(layers, inputs)
+    if shape is None:
+        return False
+
+    def results(run: Run) -> torch.Tensor:
+        output = run.forward(inputs).clone()  # some of it lies where the backward pass writes
+        (form,) = run.gradients(gradient).values()
+        sums = [part.flatten() for part in form.weighted_sum(coefficients)]
+        return torch.cat([output.flatten(), run.pull(gradient).flatten(), form.squared_norms(), *sums])
+
+    by_torch = results(ChainRun(layers, inputs))
+    by_kernel = results(KernelRun(functions, shape, layers, inputs))
+    tolerance = torch.finfo(dtype).eps ** 0.75
+    return torch.allclose(by_kernel, by_torch, rtol=tolerance, atol=tolerance)

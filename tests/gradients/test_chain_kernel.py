@@ -1,0 +1,232 @@
+"""The chain's kernel: what torch computes, for every shape; and torch wherever it is not to be had."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+from inosgd.gradients import BookkeepingEngine, ReferenceEngine, compiling, supervised
+from inosgd.gradients.rules import chain_kernel
+from inosgd.gradients.rules.chain import ACTIVATIONS, ChainRun, Layer
+from inosgd.gradients.rules.chain_kernel import MOST_PRODUCTS, WIDEST, KernelRun, agrees, kernel, kernel_run
+
+RELU = ACTIVATIONS[nn.ReLU]
+HARNESS = Path(__file__).with_name("kernel_bounds.cpp")
+needs_compiler = pytest.mark.skipif(kernel(torch.float64) is None, reason="there is no compiler")
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.randn(*shape, dtype=dtype, generator=torch.Generator().manual_seed(seed))
+
+
+def layers_of(widths, rectified, biased, dtype=torch.float64):
+    pairs = zip(pairwise(widths), rectified, biased, strict=True)
+    return [
+        Layer(
+            nn.Parameter(normal(outputs, inputs, seed=index, dtype=dtype)),
+            nn.Parameter(normal(outputs, seed=10 + index, dtype=dtype)) if bias else None,
+            RELU if relu else None,
+        )
+        for index, ((inputs, outputs), relu, bias) in enumerate(pairs)
+    ]
+
+
+def two_layers(*widths: int, activation=RELU) -> list[Layer]:
+    return [each._replace(activation=activation) for each in layers_of(widths, [True] * 2, [True] * 2)]
+
+
+@st.composite
+def shapes(draw):
+    widths = draw(st.lists(st.integers(1, 13), min_size=3, max_size=5))
+    flags = st.lists(st.booleans(), min_size=len(widths) - 1, max_size=len(widths) - 1)
+    return widths, draw(flags), draw(flags)
+
+
+@needs_compiler
+class TestSameAsTorch:
+    @settings(max_examples=60)
+    @given(shape=shapes(), count=st.integers(1, 150), dtype=st.sampled_from([torch.float32, torch.float64]))
+    def test_any_shape(self, shape, count, dtype):
+        layers = layers_of(*shape, dtype=dtype)
+        inputs = normal(count, shape[0][0], seed=1, dtype=dtype)
+        gradient = normal(count, shape[0][-1], seed=2, dtype=dtype)
+        coefficients, rows = normal(count, seed=3, dtype=dtype), torch.arange(0, count, 3)
+        tolerance = torch.finfo(dtype).eps ** 0.75
+
+        def close(actual, expected):
+            scale = float(expected.abs().max()) if expected.numel() else 1.0
+            torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance * max(scale, 1.0))
+
+        found = kernel_run(layers, inputs)
+        assert found is not None
+        expected = ChainRun(layers, inputs)
+        close(found.forward(inputs), expected.forward(inputs))
+        close(found.pull(gradient), expected.pull(gradient))
+        (actual,), (wanted,) = found.gradients(gradient).values(), expected.gradients(gradient).values()
+        close(actual.squared_norms(), wanted.squared_norms())
+        for name, argument in (("weighted_sum", [coefficients]), ("materialise", [])):
+            for one, other in zip(getattr(actual, name)(*argument), getattr(wanted, name)(*argument), strict=True):
+                close(one, other)
+        close(actual.select(rows).squared_norms(), wanted.squared_norms()[rows])
+
+    def test_what_is_no_number_goes_where_torch_sends_it(self):
+        layers, inputs = layers_of([3, 4, 4, 2], [True] * 3, [True] * 3), normal(40, 3)
+        inputs[7, 0], inputs[8, 1], inputs[9, 2] = torch.nan, torch.inf, -torch.inf
+        found, expected, gradient = kernel_run(layers, inputs), ChainRun(layers, inputs), normal(40, 2, seed=1)
+        assert found is not None
+        torch.testing.assert_close(found.forward(inputs), expected.forward(inputs), equal_nan=True)
+        (actual,), (wanted,) = found.gradients(gradient).values(), expected.gradients(gradient).values()
+        broken = torch.isin(torch.arange(40), torch.tensor([7, 8, 9]))
+        assert not actual.squared_norms()[broken].isfinite().any()
+        torch.testing.assert_close(actual.squared_norms()[~broken], wanted.squared_norms()[~broken])
+
+    def test_inputs_gradients_and_coefficients_in_other_layouts(self):
+        layers, inputs, gradient = two_layers(3, 5, 2), normal(3, 30).mT, normal(2, 30, seed=1).mT
+        found, expected = kernel_run(layers, inputs), ChainRun(layers, inputs)
+        assert found is not None
+        torch.testing.assert_close(found.forward(inputs), expected.forward(inputs))
+        coefficients = normal(60)[::2]
+        (actual,), (wanted,) = found.gradients(gradient).values(), expected.gradients(gradient).values()
+        for one, other in zip(actual.weighted_sum(coefficients), wanted.weighted_sum(coefficients), strict=True):
+            torch.testing.assert_close(one, other)
+
+    def test_the_same_bits_again_and_for_any_number_of_threads(self):
+        layers, inputs, gradient = two_layers(30, 40, 20), normal(100, 30), normal(100, 20, seed=1)
+
+        def norms():
+            found = kernel_run(layers, inputs)
+            assert found is not None
+            found.forward(inputs)
+            (form,) = found.gradients(gradient).values()
+            return form.squared_norms()
+
+        before = torch.get_num_threads()
+        first = norms()
+        try:
+            torch.set_num_threads(2)
+            assert torch.equal(first, norms())
+        finally:
+            torch.set_num_threads(before)
+
+
+class TestWhenItIsUsed:
+    def test_small_chain_on_the_cpu(self):
+        assert isinstance(kernel_run(two_layers(3, 4, 2), normal(5, 3)), KernelRun) == bool(kernel(torch.float64))
+
+    @pytest.mark.parametrize(
+        "case", ["wide", "many", "activation", "layout", "half", "nobody", "types", "sizes", "bias", "subclass"]
+    )
+    def test_not_for(self, case):
+        layers, inputs = two_layers(3, 4, 2), normal(5, 3)
+        if case == "wide":
+            layers = two_layers(3, WIDEST + 1, 2)
+        elif case == "many":
+            inputs = normal(MOST_PRODUCTS // 20 + 1, 3)
+        elif case == "activation":
+            layers = two_layers(3, 4, 2, activation=ACTIVATIONS[nn.Tanh])
+        elif case == "layout":
+            layers[0] = layers[0]._replace(weight=nn.Parameter(normal(3, 4).mT))
+        elif case == "half":
+            inputs = inputs.bfloat16()
+        elif case == "nobody":
+            inputs = inputs[:0]
+        elif case == "types":
+            layers[1] = layers[1]._replace(bias=nn.Parameter(normal(2).float()))
+        elif case == "sizes":
+            layers[1] = layers[1]._replace(weight=nn.Parameter(normal(2, 5)))
+        elif case == "bias":
+            layers[1] = layers[1]._replace(bias=nn.Parameter(normal(1)))
+        elif case == "subclass":
+            inputs = inputs.as_subclass(type("Named", (torch.Tensor,), {}))
+        assert kernel_run(layers, inputs) is None
+
+    def test_turned_off(self, monkeypatch):
+        monkeypatch.setenv(compiling.SWITCH, "0")
+        kernel.cache_clear()
+        try:
+            assert kernel(torch.float32) is None
+        finally:
+            kernel.cache_clear()
+
+
+@needs_compiler
+class TestItIsChecked:
+    """A kernel that computes something else is not used: an engine that is wrong breaks every guarantee."""
+
+    def test_as_built(self):
+        assert agrees(kernel(torch.float32), torch.float32)
+        assert agrees(kernel(torch.float64), torch.float64)
+
+    @pytest.mark.parametrize("broken", ["forward", "backward", "weighted_sum"])
+    def test_broken(self, broken):
+        built = kernel(torch.float64)
+        assert built is not None
+        correct = getattr(built, broken)
+
+        def wrong(chain, given, values, result):
+            correct(chain, given, values, result)
+            ctypes.cast(result, ctypes.POINTER(ctypes.c_double))[0] *= 0.999
+
+        assert not agrees(built._replace(**{broken: wrong}), torch.float64)
+
+    def test_the_engine_does_without_it(self, monkeypatch):
+        monkeypatch.setattr(chain_kernel, "agrees", lambda functions, dtype: False)
+        kernel.cache_clear()
+        try:
+            assert kernel_run(two_layers(3, 4, 2), normal(5, 3)) is None
+        finally:
+            kernel.cache_clear()
+
+
+@needs_compiler
+class TestBounds:
+    """Nothing outside of the arrays is read or written, whatever the width of vectors."""
+
+    def built(self, folder, *options):
+        program = folder / "bounds"
+        command = ["c++", "-std=c++17", "-O1", "-Wno-psabi", "-fsanitize=address,undefined", *options]
+        command += [f'-DKERNEL="{chain_kernel.SOURCE}"', "-o", str(program), str(HARNESS)]
+        if subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip(f"the compiler has no sanitizers, or does not know {options}")
+        return program
+
+    @pytest.mark.parametrize("options", [("-march=native",), ("-mno-avx",)])
+    def test_within(self, options, tmp_path):
+        ended = subprocess.run([self.built(tmp_path, *options)], capture_output=True, text=True, check=False)
+        assert ended.stdout == "within bounds\n", ended.stderr
+
+    def test_control(self, tmp_path):
+        """Without room for the last vector of the last row the sanitizer speaks."""
+        ended = subprocess.run([self.built(tmp_path, "-DNO_ROOM")], capture_output=True, text=True, check=False)
+        assert "heap-buffer-overflow" in ended.stderr
+
+
+@pytest.mark.parametrize("steps", [20])
+def test_training_by_it_is_training_by_the_reference(steps):
+    """Sums and norms stay those of the reference engine while the model learns."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(21, 47), nn.ReLU(), nn.Linear(47, 47), nn.ReLU(), nn.Linear(47, 3)).double()
+    losses = supervised(functional.cross_entropy)
+    for step in range(steps):
+        examples = normal(100 + step, 21, seed=step), torch.arange(100 + step) % 3
+        results = []
+        for engine in (BookkeepingEngine(), ReferenceEngine()):
+            with engine.on(model, losses, examples) as gradients:
+                norms = gradients.measure().grad_norms
+                results.append((norms, gradients.weighted_sum(np.minimum(1, 1 / norms))))
+        np.testing.assert_allclose(results[0][0], results[1][0], rtol=1e-12)
+        torch.testing.assert_close(results[0][1], results[1][1], rtol=1e-10, atol=1e-12)
+        with torch.no_grad():
+            nn.utils.vector_to_parameters(
+                nn.utils.parameters_to_vector(model.parameters()) - 0.01 * results[0][1], model.parameters()
+            )
