@@ -100,6 +100,19 @@ class TestSameAsTorch:
         for one, other in zip(actual.weighted_sum(coefficients), wanted.weighted_sum(coefficients), strict=True):
             torch.testing.assert_close(one, other)
 
+    def test_an_example_is_the_same_to_the_bit_in_any_batch(self):
+        """Losses that depend on no other example's presence order examples alike whoever is there."""
+        layers, inputs = two_layers(30, 40, 20), normal(100, 30)
+
+        def outputs(rows):
+            found = kernel_run(layers, inputs[rows])
+            assert found is not None
+            return found.forward(inputs[rows])
+
+        whole = outputs(slice(0, 100))
+        for rows in (slice(0, 1), slice(3, 5), slice(50, 99), slice(7, 40), slice(9, 73)):
+            assert torch.equal(outputs(rows), whole[rows])
+
     def test_the_same_bits_again_and_for_any_number_of_threads(self):
         layers, inputs, gradient = two_layers(30, 40, 20), normal(100, 30), normal(100, 20, seed=1)
 

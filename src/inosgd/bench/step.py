@@ -20,6 +20,7 @@ from inosgd.bench.methods import METHODS, Step, all_equal, available_methods, or
 from inosgd.bench.models import MODELS
 from inosgd.errors import InosgdError
 from inosgd.gradients import BookkeepingEngine
+from inosgd.gradients.rules.chain_kernel import kernel
 
 Times = tuple[float, float]
 """Wall and CPU seconds of one turn."""
@@ -66,7 +67,8 @@ def format_markdown(result: Mapping[str, Any]) -> str:
     machine = result["machine"]
     lines = [
         f"Ratios to the plain step of the same model in the same run: medians of {result['repeats']} turns on "
-        f"{machine['threads']} threads, torch {machine['torch']}.",
+        f"{machine['threads']} threads, torch {machine['torch']}, "
+        f"{'with' if machine['kernel'] else 'without'} the compiled kernel for small chains of linear layers.",
     ]
     for quantity, title in (("wall", "Wall time"), ("cpu", "CPU time"), ("memory", "Peak memory over the start")):
         lines += ["", f"## {title}", "", "| method | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
@@ -158,4 +160,5 @@ def _machine() -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "python": platform.python_version(),
         "processor": platform.machine(),
+        "kernel": kernel(torch.float32) is not None,
     }

@@ -11,7 +11,10 @@ import typer
 from inosgd.bench import distributed as bench_of_processes
 from inosgd.bench import plan as bench_of_plans
 from inosgd.bench import step as bench_of_steps
+from inosgd.bench.methods import METHODS
+from inosgd.bench.models import MODELS
 from inosgd.cli.console import messages
+from inosgd.cli.words import words_if_given
 
 app = typer.Typer(help="Measure what planning and private steps cost.", no_args_is_help=True)
 
@@ -32,13 +35,17 @@ def plan_bench(as_json: Json = False, out: Markdown = None) -> None:
 
 @app.command("step")
 def step_bench(
+    models: Annotated[str | None, typer.Option(help=f"Some of: {', '.join(MODELS)}; all if not given.")] = None,
+    methods: Annotated[str | None, typer.Option(help=f"Some of: {', '.join(METHODS)}; all if not given.")] = None,
     repeats: Annotated[int, typer.Option(help="Interleaved rounds of every model.")] = 7,
     as_json: Json = False,
     out: Markdown = None,
 ) -> None:
     """The cost of a private step, as ratios to the plain step of the same model in the same run."""
     with messages().status("measuring steps; this takes minutes"):
-        result = bench_of_steps.bench_step(repeats=repeats)
+        chosen = words_if_given(models)
+        compared = chosen is None or "cifar" in chosen
+        result = bench_of_steps.bench_step(chosen, words_if_given(methods), repeats, ino_over_idp=compared)
     _show(result, bench_of_steps.format_markdown(result), as_json, out)
 
 

@@ -18,6 +18,7 @@ from inosgd.analysis.summary import MeanSd
 from inosgd.cli.console import compact, messages, plain_table, results, rounded_up
 from inosgd.cli.folders import run_folder
 from inosgd.cli.report import report_at_end
+from inosgd.cli.words import words
 from inosgd.cli.workers import Address, Backend, Jobs, chosen_workers
 from inosgd.errors import InvalidArgumentError
 from inosgd.method import METHODS, method_named
@@ -50,7 +51,7 @@ def compare_command(
     _validate.whole(1, seeds=seeds)
     if variant not in VARIANTS:
         raise InvalidArgumentError(f"variant={variant!r}: choose one of {', '.join(VARIANTS)}")
-    names = list(dict.fromkeys(name.strip() for name in methods.split(",") if name.strip()))
+    names = words(methods)
     if not names:
         raise InvalidArgumentError(f"methods={methods!r}: name at least one of {', '.join(METHODS)}")
     torch.set_num_threads(1)  # networks this small lose more to waiting for threads than they gain

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from inosgd.cli.console import messages, results
+from inosgd.cli.words import words
 from inosgd.cli.workers import Address, Backend, Jobs, chosen_workers
 from inosgd.datasets.location import data_folder
 from inosgd.errors import InvalidArgumentError
@@ -42,7 +43,7 @@ def evidence_command(
 def _chosen(names: str | None) -> list[Evidence]:
     if names is None:
         return list(EVIDENCE)
-    wanted = [name.strip() for name in names.split(",") if name.strip()]
+    wanted = words(names)
     for name in wanted:
         if name not in NAMES:
             raise InvalidArgumentError(f"studies: {name!r} is not one of {', '.join(NAMES)}")

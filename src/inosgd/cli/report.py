@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 
 from inosgd.cli.console import messages, results
+from inosgd.cli.words import words, words_if_given
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.report import read_runs, write_figures, write_report
 
@@ -35,7 +36,7 @@ def report_command(
     """
     material = read_runs(runs, row)
     if figures is not None:
-        written = write_figures(material, figures, _names(formats), None if charts is None else _names(charts))
+        written = write_figures(material, figures, words(formats), words_if_given(charts))
         results().print(f"Figures: {len(written)} in {escape(str(figures))}", soft_wrap=True)
     if out is not None or figures is None:
         path = write_report(material, out or _usual_place(runs))
@@ -49,10 +50,6 @@ def report_at_end(folder: Path) -> Path | None:
     except (InosgdError, OSError) as error:
         messages().print(f"[yellow]no report:[/] {escape(str(error))}", soft_wrap=True)
         return None
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _usual_place(runs: list[Path]) -> Path:

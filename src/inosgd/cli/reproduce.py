@@ -16,6 +16,7 @@ from rich.table import Table
 from inosgd import _validate
 from inosgd.cli.console import messages, plain_table, results
 from inosgd.cli.report import report_at_end
+from inosgd.cli.words import words_if_given
 from inosgd.cli.workers import Address, Backend, Jobs, chosen_workers
 from inosgd.datasets.location import data_folder
 from inosgd.errors import InvalidArgumentError
@@ -64,7 +65,7 @@ def reproduce_command(
     _validate.whole(1, seeds=seeds)
     study = with_learning_rate(study_named(name, scale, data_folder(data)), learning_rate)
     fairness = Fairness(exponent=exponent, max_ratio=max_ratio)
-    entered = _entered(study, experiment, _names(methods), _names(variants), fairness)
+    entered = _entered(study, experiment, words_if_given(methods), words_if_given(variants), fairness)
     study.split(0)  # missing or corrupt data end here, before anything is written
     store = _store(study, scale, out)
     everything = [row for rows in entered.values() for row in rows]
@@ -97,10 +98,6 @@ def _keep_along(study: Study, entered: Entered, conditions: Mapping[str, Any], f
     usual = study.variant if study.variant in entered else next(iter(entered))
     keep(folder, "condition", conditions[usual])
     keep(folder, "weights", weights_of(study, entered[usual], 0))
-
-
-def _names(text: str | None) -> list[str] | None:
-    return None if text is None else list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def _entered(

@@ -17,6 +17,7 @@ from rich.markup import escape
 from inosgd.accounting.selection import DRAWS, trials_named
 from inosgd.cli.console import messages, plain_table, results
 from inosgd.cli.folders import run_folder
+from inosgd.cli.words import words
 from inosgd.cli.workers import Address, Backend, Jobs, chosen_workers
 from inosgd.errors import InvalidArgumentError
 from inosgd.files import write_private
@@ -75,7 +76,7 @@ def tune_command(
         learning_rates=_numbers("learning_rate", learning_rate),
         clipping_thresholds=_numbers("clipping_threshold", clipping_threshold),
         tail_shares=_numbers("tail", tail),
-        variants=tuple(_words(variant)),
+        variants=tuple(words(variant or "")),
         exponents=_numbers("exponent", exponent),
         max_ratios=_numbers("max_ratio", max_ratio),
     )
@@ -111,13 +112,9 @@ def _check_way(study: Path, *, public: bool, private: bool) -> None:
         )
 
 
-def _words(text: str | None) -> list[str]:
-    return list(dict.fromkeys(word.strip() for word in (text or "").split(",") if word.strip()))
-
-
 def _numbers(name: str, text: str | None) -> tuple[float, ...]:
     try:
-        return tuple(float(word) for word in _words(text))
+        return tuple(float(word) for word in words(text or ""))
     except ValueError:
         raise InvalidArgumentError(f"{name}={text!r}: give numbers, separated by commas") from None
 
