@@ -13,7 +13,7 @@ from torch import nn
 
 from inosgd import SecureSource, SeededSource, Terms
 from inosgd.errors import InvalidArgumentError
-from inosgd.gradients import BookkeepingEngine
+from inosgd.gradients import BookkeepingEngine, recording
 from inosgd.grid import MOST_STEPS, Grid
 from inosgd.mechanism import BoundedSum, release
 from inosgd.noise import gaussian
@@ -200,6 +200,53 @@ def test_room_for_rounding_keeps_float32_sums_within_their_thresholds(count, rat
     positions = [0, count // 3, count - 1]
     assert max(change_by_one_example(model, count, ratio, each) for each in positions) > 1
     assert max(change_by_one_example(model, count, ratio, each, room) for each in positions) <= 1
+
+
+ROUNDED = {
+    "linear": (lambda: nn.Sequential(nn.Linear(4, 8)), (4,)),
+    "wide": (lambda: nn.Sequential(nn.Linear(64, 200), nn.Tanh(), nn.Linear(200, 8)), (64,)),
+    "kernel": (lambda: nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 8)), (16,)),
+    "convolution": (
+        lambda: nn.Sequential(nn.Conv2d(1, 8, 3), nn.Tanh(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(392, 8)),
+        (1, 16, 16),
+    ),
+}
+
+
+def excess_of_one_among_equals(name: str, count: int, threads: int) -> float:
+    """By how much one example moves a sum of equal gradients beyond its threshold, in u T; see `inosgd.rounding`."""
+    build, shape = ROUNDED[name]
+    torch.manual_seed(0)
+    model, source = build(), torch.Generator().manual_seed(count)
+    nn.utils.vector_to_parameters(0.3 * nn.utils.parameters_to_vector(model.parameters()).abs(), model.parameters())
+    inputs = (0.3 * torch.rand(1, *shape, generator=source) + 0.03).repeat(count, *[1] * len(shape))
+    targets = (torch.rand(1, 8, generator=source) + 0.5).repeat(count, 1) * 5000
+    thresholds = np.full(count, 300.0)
+    thresholds[0] = 1.0
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        whole = float32_sum(model, inputs, targets, thresholds)
+        rest = float32_sum(model, inputs[1:], targets[1:], thresholds[1:])
+    finally:
+        torch.set_num_threads(before)
+    return (float((whole.double() - rest.double()).norm()) - 1) / (2.0**-24 * thresholds.sum())
+
+
+EQUALS = [(name, count, threads) for name in ROUNDED for count in (128, 129, 256, 512, 2048) for threads in (1, 2, 4)]
+
+
+def test_equal_gradients_are_summed_alike_by_any_number_of_threads():
+    assert max(excess_of_one_among_equals(*case) for case in EQUALS) < 0.6
+
+
+def test_summing_all_at_once_would_exceed_the_room(monkeypatch):
+    """The control, where the library gives parts of a sum to its threads."""
+    monkeypatch.setattr(recording, "MOST_AT_ONCE", 10**9)
+    worst = max(excess_of_one_among_equals(*case) for case in EQUALS if case[0] != "kernel")
+    if worst < 1:
+        pytest.skip("this machine's library does not split sums among threads")
+    assert worst > 4
 
 
 def test_the_room_is_a_share_of_the_smallest_threshold_by_the_roundoff_of_the_type():

@@ -23,7 +23,7 @@ from inosgd.errors import InosgdError
 from inosgd.gradients.checks import check_once
 from inosgd.gradients.engine import BatchGradients, ExampleLosses, Examples, Measured, count_examples
 from inosgd.gradients.memory import examples_that_fit
-from inosgd.gradients.recording import Task, flatten, plain_pass, record_pass
+from inosgd.gradients.recording import MOST_AT_ONCE, Task, flatten, plain_pass, record_pass
 
 
 @dataclass(frozen=True)
@@ -107,15 +107,16 @@ class SplitBatch:
         _validate.same_length(coefficients=coefficients, losses=self.result.losses)
         sums: Iterator[torch.Tensor]
         if self.before[0].same_as(self.after):
-            present = torch.split(torch.from_numpy(np.flatnonzero(coefficients)), len(self.pieces[0]))
+            size = min(len(self.pieces[0]), MOST_AT_ONCE)
+            present = torch.split(torch.from_numpy(np.flatnonzero(coefficients)), size)
             sums = (self._plain(rows, coefficients) for rows in present if len(rows))
         else:
             sums = self._replayed(coefficients)
         parameters = list(self.task.parameters.values())
-        total = flatten([None] * len(parameters), parameters)
+        total = flatten([None] * len(parameters), parameters).double()
         for each in sums:
             total += each
-        return total
+        return total.to(parameters[0].dtype)
 
     def _replayed(self, coefficients: FloatArray) -> Iterator[torch.Tensor]:
         """The sums of whole pieces, each with the random numbers of its first pass."""
@@ -124,7 +125,7 @@ class SplitBatch:
             if not scales.any():
                 continue
             state.restore()
-            if np.isfinite(self.result.grad_norms[rows.numpy()]).all():
+            if len(rows) <= MOST_AT_ONCE and np.isfinite(self.result.grad_norms[rows.numpy()]).all():
                 yield self._plain(rows, coefficients)
             else:
                 yield record_pass(self.task, _take(self.examples, rows)).weighted_sum(scales)

@@ -41,7 +41,7 @@ def examples_that_fit(task: Task, examples: Examples, limit: int) -> int:
     if count == 0:
         return 1
     fixed, each = _need(task, examples)
-    fixed = fixed + 2 * sum(parameter.nbytes for parameter in task.parameters.values())  # sums of pieces, and of all
+    fixed = fixed + 2 * sum(parameter.nbytes for parameter in task.parameters.values())  # the sum of all, in float64
     fixed = fixed + 16 * count  # which examples are in which piece, in either pass
     each = each + sum(leaf.nbytes for leaf in _tensors(examples)) / count  # a piece is a copy
     room = np.maximum(limit / _WORKSPACE - fixed, 0) / np.maximum(each, 1.0)

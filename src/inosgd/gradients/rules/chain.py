@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import torch
 from torch import nn
 
-from inosgd.gradients.rules.forms import OuterProducts
+from inosgd.gradients.rules.forms import OuterProducts, Rows
 from inosgd.gradients.rules.recorder import Recorder
 from inosgd.gradients.rules.rule import Gradients
 
@@ -220,7 +220,7 @@ class ChainGradients:
         layers = zip(parts[:count], parts[count:], self.biased, strict=True)
         return [OuterProducts(outputs, (inputs,), int(biased)) for outputs, inputs, biased in layers]
 
-    def select(self, rows: torch.Tensor) -> ChainGradients:
+    def select(self, rows: Rows) -> ChainGradients:
         """The columns of some examples."""
         return ChainGradients(self.values[:, rows], self.widths, self.biased)
 

@@ -21,7 +21,7 @@ from torch import nn
 
 from inosgd.gradients.compiling import compiled
 from inosgd.gradients.rules.chain import ACTIVATIONS, ChainGradients, ChainRun, Layer, Run, parameters_of
-from inosgd.gradients.rules.forms import OuterProducts
+from inosgd.gradients.rules.forms import OuterProducts, Rows
 from inosgd.gradients.rules.rule import Gradients
 
 SOURCE = Path(__file__).with_suffix(".cpp")
@@ -181,7 +181,7 @@ class KernelGradients:
         """The layers as forms of their own."""
         return self._plain().apart()
 
-    def select(self, rows: torch.Tensor) -> ChainGradients:
+    def select(self, rows: Rows) -> ChainGradients:
         """The columns of some examples."""
         return self._plain().select(rows)
 

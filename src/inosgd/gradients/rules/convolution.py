@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.grad import conv2d_weight
 
-from inosgd.gradients.rules.forms import Dense, Form, pair_sum, weigh_rows
+from inosgd.gradients.rules.forms import Dense, Form, Rows, pair_sum, weigh_rows
 from inosgd.gradients.rules.rule import Gradients, LayerCall, register_rule
 
 CHUNK_ELEMENTS = 1 << 19
@@ -118,7 +118,7 @@ class Convolved:
         """The gradients themselves."""
         return self.by_kernel_row().materialise()
 
-    def select(self, rows: torch.Tensor) -> Convolved:
+    def select(self, rows: Rows) -> Convolved:
         """Inputs and output gradients of some examples."""
         return replace(self, inputs=self.inputs[rows], outputs=self.outputs[rows])
 
@@ -169,7 +169,7 @@ class KernelRows:
         stacked = torch.stack(self.rows, dim=2).permute(0, 1, 4, 2, 3)
         return [stacked.reshape(len(stacked), *self.geometry.weight)]
 
-    def select(self, rows: torch.Tensor) -> KernelRows:
+    def select(self, rows: Rows) -> KernelRows:
         """Some examples of every kernel row."""
         return KernelRows(tuple(row[rows] for row in self.rows), self.geometry)
 

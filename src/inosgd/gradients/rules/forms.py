@@ -17,6 +17,10 @@ CHUNK_ELEMENTS = 1 << 22
 """How many numbers of materialised gradients are held at once where they are needed only for their norms."""
 
 
+Rows = torch.Tensor | slice
+"""Some examples of a batch: their indices, or a slice, which copies nothing."""
+
+
 class Form(Protocol):
     """The gradients of all examples of a batch with respect to some parameters."""
 
@@ -29,7 +33,7 @@ class Form(Protocol):
     def materialise(self) -> Sequence[torch.Tensor]:
         """The gradients themselves, one tensor per parameter with the examples in its first dimension."""
 
-    def select(self, rows: torch.Tensor) -> Form:
+    def select(self, rows: Rows) -> Form:
         """The same for the examples in ``rows`` alone."""
 
 
@@ -51,7 +55,7 @@ class Dense:
         """What is held."""
         return self.gradients
 
-    def select(self, rows: torch.Tensor) -> Dense:
+    def select(self, rows: Rows) -> Dense:
         """Some rows of what is held."""
         return Dense(tuple(gradient[rows] for gradient in self.gradients))
 
@@ -117,7 +121,7 @@ class OuterProducts:
         weights = [outputs.mT @ self._sequence(each) for each in self.inputs]
         return [*weights, *[outputs.sum(1)] * self.biases]
 
-    def select(self, rows: torch.Tensor) -> OuterProducts:
+    def select(self, rows: Rows) -> OuterProducts:
         """Outputs and inputs of some examples."""
         return OuterProducts(self.outputs[rows], tuple(each[rows] for each in self.inputs), self.biases)
 
@@ -179,7 +183,7 @@ class Lookups:
         _, places, width = self.outputs.shape
         return self.table * width < 4 * places * places
 
-    def select(self, rows: torch.Tensor) -> Lookups:
+    def select(self, rows: Rows) -> Lookups:
         """The lookups of some examples."""
         return Lookups(self.outputs[rows], self.indices[rows], self.table)
 
@@ -204,7 +208,7 @@ class Blocks:
         parts = zip(*[form.materialise() for form in self.forms], strict=True)
         return [torch.cat(blocks, dim=1) for blocks in parts]
 
-    def select(self, rows: torch.Tensor) -> Blocks:
+    def select(self, rows: Rows) -> Blocks:
         """Some examples of every block."""
         return Blocks(tuple(form.select(rows) for form in self.forms))
 
@@ -240,9 +244,10 @@ class Summed:
         parts = zip(*[form.materialise() for form in self.forms], strict=True)
         return [sum_tensors(uses) for uses in parts]
 
-    def select(self, rows: torch.Tensor) -> Summed:
+    def select(self, rows: Rows) -> Summed:
         """Some examples of every use."""
-        return Summed(tuple(form.select(rows) for form in self.forms), len(rows))
+        count = len(range(*rows.indices(self.count))) if isinstance(rows, slice) else len(rows)
+        return Summed(tuple(form.select(rows) for form in self.forms), count)
 
 
 def affine(outputs: torch.Tensor, inputs: Sequence[torch.Tensor], biases: int) -> Form:
