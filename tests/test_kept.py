@@ -7,6 +7,7 @@ import stat
 
 import pytest
 
+from inosgd import kept
 from inosgd.kept import keep, kept_at, read_kept
 
 CONTENT = "αβγ\n// sha256 of something else\n".encode() + b"\x00\xff"
@@ -26,7 +27,7 @@ def test_what_is_kept_is_read_again(path):
     assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
-@pytest.mark.parametrize("spoil", ["cut", "edited", "empty", "others", "link", "folder", "absent"])
+@pytest.mark.parametrize("spoil", ["cut", "edited", "empty", "others", "open folder", "link", "folder", "absent"])
 def test_nothing_else_is_believed(path, spoil, tmp_path):
     keep(path, CONTENT)
     if spoil == "cut":
@@ -37,6 +38,8 @@ def test_nothing_else_is_believed(path, spoil, tmp_path):
         path.write_bytes(b"")
     elif spoil == "others":
         path.chmod(0o666)
+    elif spoil == "open folder":
+        path.parent.chmod(0o777)
     else:
         os.rename(path, tmp_path / "moved")
         if spoil == "link":
@@ -50,6 +53,23 @@ def test_a_folder_that_cannot_be_written_keeps_nothing(path, tmp_path):
     (tmp_path / "inosgd").write_text("in the way")
     keep(path, CONTENT)
     assert read_kept(path) is None
+
+
+def test_what_cannot_be_put_there_leaves_nothing(path):
+    path.mkdir(parents=True)
+    keep(path, CONTENT)
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+
+
+def test_a_user_without_a_home_keeps_nothing(monkeypatch):
+    def nowhere(_):
+        raise RuntimeError("could not determine home directory")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(kept.Path, "home", classmethod(nowhere))
+    assert kept_at("thing") is None
+    keep(None, CONTENT)
+    assert read_kept(None) is None
 
 
 def test_a_relative_place_is_not_taken(monkeypatch):

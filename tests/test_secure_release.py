@@ -191,7 +191,7 @@ def change_by_one_example(model: nn.Module, count: int, ratio: float, position: 
     return float((sums[0].double() - sums[1].double()).norm())
 
 
-@pytest.mark.parametrize(("count", "ratio"), [(1024, 100), (4096, 10)])
+@pytest.mark.parametrize(("count", "ratio"), [(1024, 40), (4096, 10)])
 def test_room_for_rounding_keeps_float32_sums_within_their_thresholds(count, ratio):
     """Negative control in the same breath: without the room the same sums exceed them."""
     torch.manual_seed(0)
@@ -202,6 +202,15 @@ def test_room_for_rounding_keeps_float32_sums_within_their_thresholds(count, rat
     assert max(change_by_one_example(model, count, ratio, each, room) for each in positions) <= 1
 
 
+class LastState(nn.Module):
+    def __init__(self, recurrent: nn.Module, head: nn.Module) -> None:
+        super().__init__()
+        self.recurrent, self.head = recurrent, head
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.head(self.recurrent(inputs)[0][:, -1])
+
+
 ROUNDED = {
     "linear": (lambda: nn.Sequential(nn.Linear(4, 8)), (4,)),
     "wide": (lambda: nn.Sequential(nn.Linear(64, 200), nn.Tanh(), nn.Linear(200, 8)), (64,)),
@@ -210,6 +219,8 @@ ROUNDED = {
         lambda: nn.Sequential(nn.Conv2d(1, 8, 3), nn.Tanh(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(392, 8)),
         (1, 16, 16),
     ),
+    "recurrent": (lambda: LastState(nn.LSTM(8, 16, batch_first=True), nn.Linear(16, 8)), (18, 8)),
+    "normalisation": (lambda: nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8)), (8,)),
 }
 
 
@@ -246,14 +257,14 @@ def test_summing_all_at_once_would_exceed_the_room(monkeypatch):
     worst = max(excess_of_one_among_equals(*case) for case in EQUALS if case[0] != "kernel")
     if worst < 1:
         pytest.skip("this machine's library does not split sums among threads")
-    assert worst > 4
+    assert worst > 16
 
 
 def test_the_room_is_a_share_of_the_smallest_threshold_by_the_roundoff_of_the_type():
     step, sizes = terms([1.0, 10.0], [100, 100], [0.1, 0.1])
     largest = largest_threshold_sum(step, sizes)
-    assert share_for_rounding(step, sizes, torch.float32) == pytest.approx(4 * 2.0**-24 * largest)
-    assert share_for_rounding(step, sizes, torch.float64) < 1e-12
+    assert share_for_rounding(step, sizes, torch.float32) == pytest.approx(16 * 2.0**-24 * largest)
+    assert share_for_rounding(step, sizes, torch.float64) < 1e-11
     endless = Terms(np.ones(2), np.full(2, np.inf), 0.0, 200.0)
     assert share_for_rounding(endless, sizes, torch.float32) == 0
 

@@ -65,7 +65,9 @@ def test_memory_is_measured_in_another_process():
         peak_memory("mlp", "plain-channels-last")
 
 
-@pytest.mark.parametrize("arguments", [{"models": ["resnet"]}, {"methods": ["engines"]}, {"repeats": 0}])
+@pytest.mark.parametrize(
+    "arguments", [{"models": ["resnet"]}, {"models": []}, {"methods": ["engines"]}, {"repeats": 0}]
+)
 def test_unknown_names(arguments):
     with pytest.raises(InvalidArgumentError, match=next(iter(arguments))):
         bench_step(**arguments)

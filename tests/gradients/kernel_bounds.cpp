@@ -42,7 +42,7 @@ template <typename T> static void pass(std::mt19937 &source) {
     std::vector<T> values(rows * examples + VECTORS_OF_ROOM * LANES<T>), output(examples * widths[layers]);
     std::vector<T> squares(examples), total(sums);
     forward<T>(chain, inputs.data(), values.data(), output.data());
-    backward<T>(chain, output.data(), values.data(), squares.data());
+    backward<T>(chain, output.data(), output.data(), values.data(), squares.data());
     weighted_sum<T>(chain, squares.data(), values.data(), total.data());
 }
 

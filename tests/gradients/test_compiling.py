@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from inosgd import kept as kept_module
 from inosgd.gradients import compiling
 from inosgd.gradients.compiling import SWITCH, compiled
 
@@ -15,22 +16,31 @@ pytestmark = pytest.mark.skipif(shutil.which("c++") is None, reason="there is no
 @pytest.fixture
 def source(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "kept"))
-    monkeypatch.delenv("CXX", raising=False)
+    for name in ("CXX", SWITCH):
+        monkeypatch.delenv(name, raising=False)
+    compiled.cache_clear()
     file = tmp_path / "answer.cpp"
     file.write_text('extern "C" int answer() { return 42; }\n')
-    return file
+    yield file
+    compiled.cache_clear()
+
+
+def compiled_anew(source):
+    """As in another process."""
+    compiled.cache_clear()
+    return compiled(source)
 
 
 @pytest.fixture
 def builds(monkeypatch):
     """A list that grows with every build."""
-    plain, seen = compiling._build, []
+    plain, seen = compiling._built, []
 
     def build(source, compiler):
         seen.append(source)
         return plain(source, compiler)
 
-    monkeypatch.setattr(compiling, "_build", build)
+    monkeypatch.setattr(compiling, "_built", build)
     return seen
 
 
@@ -39,49 +49,57 @@ def kept(tmp_path):
 
 
 def test_built_once(source, builds, tmp_path):
-    assert compiled(source).answer() == 42
-    assert compiled(source).answer() == 42
+    assert compiled_anew(source).answer() == 42
+    assert compiled_anew(source).answer() == 42
     assert len(builds) == len(kept(tmp_path)) == 1
 
 
 def test_another_source_is_built_anew(source, builds):
-    compiled(source)
+    compiled_anew(source)
     source.write_text('extern "C" int answer() { return 43; }\n')
-    assert compiled(source).answer() == 43
+    assert compiled_anew(source).answer() == 43
     assert len(builds) == 2
 
 
 def test_another_processor_builds_its_own(source, builds, monkeypatch):
-    compiled(source)
+    compiled_anew(source)
     monkeypatch.setattr(compiling, "_processor", lambda: "another one")
-    compiled(source)
+    compiled_anew(source)
     assert len(builds) == 2
 
 
 @pytest.mark.parametrize("spoil", ["cut", "others"])
 def test_what_others_could_have_written_is_built_again(spoil, source, builds, tmp_path):
-    compiled(source)
+    compiled_anew(source)
     (file,) = kept(tmp_path)
     if spoil == "cut":
-        content = file.read_bytes()
-        file.unlink()  # this process has the file in its memory: it must not shrink under it
-        file.write_bytes(content[:-100])
+        file.write_bytes(file.read_bytes()[:-100])
     else:
         file.chmod(0o666)
-    assert compiled(source).answer() == 42
+    assert compiled_anew(source).answer() == 42
     assert len(builds) == 2
 
 
-@pytest.mark.parametrize("case", ["no compiler", "broken source", "turned off", "nowhere to keep it", "no library"])
-def test_done_without(case, source, monkeypatch, tmp_path):
+@pytest.mark.parametrize("case", ["no compiler", "broken source", "no source", "turned off", "no library"])
+def test_done_without(case, source, monkeypatch):
     if case == "no compiler":
         monkeypatch.setenv("CXX", "no-such-compiler")
     elif case == "broken source":
         source.write_text("this is no program")
     elif case == "turned off":
         monkeypatch.setenv(SWITCH, "0")
-    elif case == "nowhere to keep it":
-        (tmp_path / "kept").write_text("in the way")
+    elif case == "no source":
+        source.unlink()
     elif case == "no library":
-        monkeypatch.setattr(compiling, "_build", lambda source, compiler: b"not a library")
-    assert compiled(source) is None
+        monkeypatch.setattr(compiling, "_built", lambda source, compiler: b"not a library")
+    assert compiled_anew(source) is None
+
+
+@pytest.mark.parametrize("case", ["in the way", "no home"])
+def test_where_nothing_can_be_kept_it_is_built_for_the_process(case, source, monkeypatch, tmp_path):
+    if case == "in the way":
+        (tmp_path / "kept").write_text("in the way")
+    else:
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setattr(kept_module.Path, "home", classmethod(lambda _: (_ for _ in ()).throw(RuntimeError())))
+    assert compiled_anew(source).answer() == 42

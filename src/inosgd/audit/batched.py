@@ -21,6 +21,7 @@ from torch import nn
 
 from inosgd._arrays import FloatArray, IntArray
 from inosgd.audit.practice import Practice, Sampler
+from inosgd.gradients.recording import MOST_AT_ONCE
 from inosgd.importance import Tail, importance_weights
 from inosgd.mechanism import BoundedSum, release
 from inosgd.order import Candidates
@@ -206,11 +207,13 @@ def _coefficients(
 def _weighted_sums(
     received: Sequence[torch.Tensor], slopes: Sequence[torch.Tensor], scales: torch.Tensor
 ) -> torch.Tensor:
-    """One row per model: the weighted sum of its batch's gradients, flat."""
+    """One row per model: the weighted sum of its batch's gradients, flat; of groups in float64, as engines do it."""
     parts = []
     for value, slope in zip(received, slopes, strict=True):
         kept = torch.where(scales != 0, slope * scales, 0.0)
-        parts += [(kept.transpose(1, 2) @ value).flatten(1), kept.sum(1)]
+        groups = zip(torch.split(kept, MOST_AT_ONCE, 1), torch.split(value, MOST_AT_ONCE, 1), strict=True)
+        sums = [((outputs.transpose(1, 2) @ inputs).flatten(1), outputs.sum(1)) for outputs, inputs in groups]
+        parts += [torch.stack(each).sum(0, dtype=torch.float64).to(kept) for each in zip(*sums, strict=True)]
     return torch.cat(parts, dim=1)
 
 

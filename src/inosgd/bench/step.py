@@ -51,7 +51,7 @@ def bench_step(
     chosen = available_methods() if methods is None else list(methods)
     names = list(MODELS) if models is None else list(models)
     for argument, given, known in (("models", names, MODELS), ("methods", chosen, METHODS)):
-        unknown = [name for name in given if name not in known]
+        unknown = [name for name in given if name not in known] or ([] if given else [""])
         if unknown:
             raise _validate.fail(argument, unknown[0], f"give names out of {', '.join(known)}")
     result: dict[str, Any] = {"machine": _machine(), "repeats": repeats}

@@ -108,7 +108,8 @@ class SplitBatch:
         sums: Iterator[torch.Tensor]
         if self.before[0].same_as(self.after):
             size = min(len(self.pieces[0]), MOST_AT_ONCE)
-            present = torch.split(torch.from_numpy(np.flatnonzero(coefficients)), size)
+            groups = torch.split(torch.arange(len(coefficients)), size)
+            present = (rows[torch.from_numpy(coefficients)[rows] != 0] for rows in groups)
             sums = (self._plain(rows, coefficients) for rows in present if len(rows))
         else:
             sums = self._replayed(coefficients)

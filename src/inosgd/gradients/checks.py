@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.engine import ExampleLosses, Examples, count_examples
-from inosgd.gradients.recording import Task, flatten, forward, read_page
+from inosgd.gradients.recording import Task, flatten, forward, read_page, record_pass
 from inosgd.gradients.rules.recorder import Recorder
 
 _PROBED = 3
@@ -110,7 +110,7 @@ def check_gradients(task: Task, examples: Examples) -> bool:
     """Compare the gradients of a few examples to plain autograd; False if there were too few finite ones to tell.
 
     On one graph, and so with the same dropout, the gradient of each loss alone must be what the engine says it
-    is, and no loss may depend on the input of another example.
+    is, and no loss may depend on the input of another example. The same must come of a pass as training does it.
 
     Raises:
         InvalidArgumentError: The engine would be wrong on this model.
@@ -124,14 +124,17 @@ def check_gradients(task: Task, examples: Examples) -> bool:
         losses = forward(task, few, recorder)
         floats = [leaf for leaf in pytree.tree_leaves(few) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
         alone = [_gradients_of_one(task, losses, index, floats) for index in range(len(losses))]
-        page = read_page(task, losses, recorder.records)
+        pages = [read_page(task, losses, recorder.records)]
+    with torch.random.fork_rng(devices=devices):  # from where the other pass began
+        pages.append(record_pass(task, pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, few)))
     finite = 0
     for index, (expected, of_inputs) in enumerate(alone):
         if all(part.isfinite().all() for part in expected):
             finite += 1
             _check_inputs(of_inputs, index)
             coefficients = torch.nn.functional.one_hot(torch.tensor(index), len(losses)).double().numpy()
-            _check_parts(task, expected, page.weighted_sum(coefficients))
+            for page in pages:
+                _check_parts(task, expected, page.weighted_sum(coefficients), float(page.norms[index]))
     return finite >= 2
 
 
@@ -206,7 +209,7 @@ def _check_inputs(of_inputs: list[torch.Tensor], index: int) -> None:
             )
 
 
-def _check_parts(task: Task, expected: list[torch.Tensor], actual: torch.Tensor) -> None:
+def _check_parts(task: Task, expected: list[torch.Tensor], actual: torch.Tensor, norm: float) -> None:
     tolerance = torch.finfo(actual.dtype).eps ** 0.5
     size = flatten(expected, list(task.parameters.values())).norm()
     pieces = torch.split(actual, [part.numel() for part in expected])
@@ -218,3 +221,8 @@ def _check_parts(task: Task, expected: list[torch.Tensor], actual: torch.Tensor)
                 "outside a call of its module, or the examples are mixed or not in the first dimension: change that, "
                 "or use ReferenceEngine"
             )
+    if not norm >= (1 - tolerance) * float(size):
+        raise InvalidArgumentError(
+            f"the engine takes an example's gradient of norm {float(size):g} for one of norm {norm:g}: it would be "
+            "clipped too little; use ReferenceEngine"
+        )

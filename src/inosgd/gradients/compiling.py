@@ -12,6 +12,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from functools import cache
 from pathlib import Path
 
 from inosgd.files import sha256
@@ -26,21 +27,29 @@ OPTIONS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-Wno-psa
 _SECONDS = 120
 
 
+@cache
 def compiled(source: Path) -> ctypes.CDLL | None:
-    """The library that ``source`` builds; None where it is turned off, or cannot be built, kept or loaded."""
+    """The library that ``source`` builds; None where it is turned off, or cannot be built or loaded."""
     compiler = shutil.which(os.environ.get("CXX") or "c++")
     if compiler is None or os.environ.get(SWITCH) == "0":
         return None
-    place = kept_at(f"{source.stem}-{_fingerprint(source, compiler)}.so")
-    if read_kept(place) is None:
-        built = _build(source, compiler)
-        if built is None:
-            return None
-        keep(place, built)
     try:
-        return ctypes.CDLL(str(place)) if read_kept(place) is not None else None
-    except OSError:
+        place = kept_at(f"{source.stem}-{_fingerprint(source, compiler)}.so")
+        content = read_kept(place)
+        if content is None:
+            content = _built(source, compiler)
+            keep(place, content)
+        return _loaded(content)
+    except (OSError, subprocess.SubprocessError):
         return None
+
+
+def _loaded(content: bytes) -> ctypes.CDLL:
+    """The library of these bytes, from a file that nobody else could have changed since they were read."""
+    with tempfile.TemporaryDirectory(prefix="inosgd-") as folder:
+        file = Path(folder) / "library.so"
+        file.write_bytes(content)
+        return ctypes.CDLL(str(file))
 
 
 def _fingerprint(source: Path, compiler: str) -> str:
@@ -59,12 +68,9 @@ def _processor() -> str:
     return f"{platform.machine()} {platform.processor()} {flags}"
 
 
-def _build(source: Path, compiler: str) -> bytes | None:
+def _built(source: Path, compiler: str) -> bytes:
     with tempfile.TemporaryDirectory(prefix="inosgd-") as folder:
         target = Path(folder) / "built.so"
         command = [compiler, *OPTIONS, "-o", str(target), str(source)]
-        try:
-            subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=_SECONDS)  # noqa: S603
-            return target.read_bytes()
-        except (OSError, subprocess.SubprocessError):
-            return None
+        subprocess.run(command, check=True, capture_output=True, stdin=subprocess.DEVNULL, timeout=_SECONDS)  # noqa: S603
+        return target.read_bytes()

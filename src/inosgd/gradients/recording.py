@@ -117,38 +117,46 @@ class Page:
     def weighted_sum(self, coefficients: FloatArray) -> torch.Tensor:
         """See `BatchGradients.weighted_sum`.
 
-        Where all norms are finite a coefficient of 0 leaves nothing of its example, since 0 x = 0 for every
-        number x. Otherwise, and where most coefficients are 0, the examples with coefficient 0 are taken out.
+        Sums of groups are added up in float64; see `MOST_AT_ONCE`.
         """
         _validate.same_length(coefficients=coefficients, losses=self.losses)
-        count, scales = len(coefficients), torch.from_numpy(coefficients).to(self.parameters[0])
-        if 2 * np.count_nonzero(coefficients) < count or not np.isfinite(self.norms).all():
-            return self._sum_of(torch.split(torch.from_numpy(np.flatnonzero(coefficients)), MOST_AT_ONCE), scales)
-        if count > MOST_AT_ONCE and not self._by_kernel():
-            return self._sum_of([slice(at, at + MOST_AT_ONCE) for at in range(0, count, MOST_AT_ONCE)], scales)
-        return self._flat(list(self.forms.values()), scales)
+        scales = torch.from_numpy(coefficients).to(self.parameters[0])
+        by_kernel = self._all_by_kernel()
+        if by_kernel is not None:
+            return by_kernel.flat_sum(scales)
+        finite = np.isfinite(self.norms)
+        if len(scales) <= MOST_AT_ONCE and finite.all():
+            return self._flat(list(self.forms.values()), scales)
+        total = scales.new_zeros(sum(each.numel() for each in self.parameters), dtype=torch.float64)
+        for at in range(0, len(scales), MOST_AT_ONCE):
+            rows = slice(at, at + MOST_AT_ONCE)
+            if coefficients[rows].any():
+                total += self._sum_of(rows if finite[rows].all() else _present(coefficients, rows), scales)
+        return total.to(scales.dtype)
 
-    def _sum_of(self, groups: Sequence[Rows], coefficients: torch.Tensor) -> torch.Tensor:
-        """The sum over some examples: the sums of groups, added up in float64; see `MOST_AT_ONCE`."""
-        total = coefficients.new_zeros(sum(each.numel() for each in self.parameters), dtype=torch.float64)
-        for group in groups:
-            rows = group if isinstance(group, slice) else group.to(coefficients.device)
-            total += self._flat([form.select(rows) for form in self.forms.values()], coefficients[rows])
-        return total.to(coefficients.dtype)
+    def _sum_of(self, rows: Rows, scales: torch.Tensor) -> torch.Tensor:
+        if isinstance(rows, torch.Tensor):
+            rows = rows.to(scales.device)
+        return self._flat([form.select(rows) for form in self.forms.values()], scales[rows])
 
     def _flat(self, forms: Sequence[Form], coefficients: torch.Tensor) -> torch.Tensor:
-        if len(forms) == 1 and isinstance(forms[0], KernelGradients) and self._by_kernel():
-            return forms[0].flat_sum(coefficients)
         sums: dict[int, torch.Tensor] = {}
         for parameters, form in zip(self.forms, forms, strict=True):
             parts = form.weighted_sum(coefficients)
             sums.update({id(parameter): part for parameter, part in zip(parameters, parts, strict=True)})
         return flatten([sums.get(id(parameter)) for parameter in self.parameters], self.parameters)
 
-    def _by_kernel(self) -> bool:
-        """Whether the kernel has the gradients of all the parameters, in their order."""
-        key, form = next(iter(self.forms.items()), ((), None))
-        return isinstance(form, KernelGradients) and [*map(id, key)] == [*map(id, self.parameters)]
+    def _all_by_kernel(self) -> KernelGradients | None:
+        """The gradients of all the parameters, in their order, if the kernel has them."""
+        for parameters, form in self.forms.items():
+            if isinstance(form, KernelGradients) and [*map(id, parameters)] == [*map(id, self.parameters)]:
+                return form
+        return None
+
+
+def _present(coefficients: FloatArray, rows: slice) -> torch.Tensor:
+    """Who in ``rows`` has a coefficient: next to gradients that are not finite, 0 must not be multiplied."""
+    return torch.from_numpy(rows.start + np.flatnonzero(coefficients[rows]))
 
 
 def record_pass(task: Task, examples: Examples) -> Page:

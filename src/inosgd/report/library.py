@@ -24,7 +24,7 @@ def library() -> str:
     return known.decode().replace("</script", "<\\/script")
 
 
-def place_of_library() -> Path:
+def place_of_library() -> Path | None:
     """Where the script of the installed version is kept."""
     return kept_at(f"charts-{version('vl-convert-python')}.js")
 

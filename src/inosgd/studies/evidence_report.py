@@ -21,10 +21,10 @@ smallest budget; percentages are of held-out examples. Scale `laptop` of the reg
 does not state are ours. The learning rate marked *chosen* is the best of the candidates for IDP-SGD with the paper's
 variant, on a fifth of the training data that was held out for this; other rates are stated ones.
 
-Verdicts follow from rules. "Better" and "worse overall" ask for a difference of the right sign with p < .05; "preserves"
-and "no harm" allow a loss of up to half a point that is not significant; "throughout" asks for the sign at 1/4, 1/2 and
-3/4; an order and a fair plan are judged by their means. The rule for tails was changed once, after a first look at
-results: before, the strictest owner's mean had to rise, which a tail that does no harm need not do.
+Verdicts follow from rules. "Better" and "worse overall" ask for a difference of the right sign with p < .05;
+"preserves" and "no harm" allow a loss of up to half a point that is not significant; "throughout" asks for the sign at
+1/4, 1/2 and 3/4; an order and a fair plan are judged by their means. The rule for tails was changed once, after a first
+look at results: before, the strictest owner's mean had to rise, which a tail that does no harm need not do.
 
 Where a claim of the paper does not hold here, its larger networks, longer trainings or whole data sets may still show
 it: these are small studies.

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, Protocol, Self
 import torch
 from torch import nn
 
+from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.rules.forms import OuterProducts, Rows
 from inosgd.gradients.rules.recorder import Recorder
 from inosgd.gradients.rules.rule import Gradients
@@ -102,7 +103,7 @@ class Chain:
     def recorded(self, recorder: Recorder, inputs: torch.Tensor, run: Run) -> torch.Tensor:
         """What the module would return, with the use of its weights recorded; computed by ``run``."""
         if inputs.requires_grad:
-            output: torch.Tensor = _Passed.apply(inputs, run)  # type: ignore[no-untyped-call]
+            output: torch.Tensor = _Passed.apply(inputs, run, self.where)  # type: ignore[no-untyped-call]
         else:
             # Not a leaf, and not the run's own memory: the model may change its output in place.
             output = run.forward(inputs).requires_grad_().clone(memory_format=torch.contiguous_format)
@@ -119,7 +120,7 @@ class Run(Protocol):
         """The chain's output, one row per example."""
 
     def pull(self, gradient: torch.Tensor) -> torch.Tensor:
-        """From the gradient of the chain's output to d_1, one column per example; only the first call computes it."""
+        """From the gradient of the chain's output to d_1, one column per example."""
 
     def gradients(self, gradient: torch.Tensor) -> Gradients:
         """The per-example gradients of all layers, from the gradient of the chain's output."""
@@ -135,7 +136,7 @@ class ChainRun:
         self.values = inputs.new_empty(sum(self.widths), len(inputs))
         parts = self.values.split_with_sizes(self.widths)
         self.outputs, self.inputs = parts[: len(layers)], parts[len(layers) :]
-        self._pulled = False
+        self._pulled: torch.Tensor | None = None
 
     @torch.no_grad()
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
@@ -152,8 +153,11 @@ class ChainRun:
 
     @torch.no_grad()
     def pull(self, gradient: torch.Tensor) -> torch.Tensor:
-        """From the gradient of the chain's output to d_1, with all the others on the way; only once."""
-        if self._pulled:
+        """From the gradient of the chain's output to d_1, with all the others on the way.
+
+        A model may differentiate its own output before the engine does; what was computed then counts for that.
+        """
+        if self._pulled is not None and torch.equal(self._pulled, gradient):
             return self.outputs[0]
         seen = (*self.inputs[1:], self._last)
         now = self.outputs[-1].copy_(gradient.mT)
@@ -163,7 +167,7 @@ class ChainRun:
                 activation.pull(now, seen[index])
             if index:
                 now = torch.mm(self.layers[index].weight.mT, now, out=self.outputs[index - 1])
-        self._pulled = True
+        self._pulled = gradient
         return now
 
     def gradients(self, gradient: torch.Tensor) -> Gradients:
@@ -232,14 +236,19 @@ class _Passed(torch.autograd.Function):
     """A chain in the middle of a graph, which has gradients for its input but leaves weights to the recorder."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor, run: Run) -> torch.Tensor:
-        ctx.run = run
+    def forward(ctx: Any, inputs: torch.Tensor, run: Run, where: str) -> torch.Tensor:
+        ctx.run, ctx.where = run, where
         return run.forward(inputs).clone(memory_format=torch.contiguous_format)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        if torch.is_grad_enabled():  # somebody will differentiate this again, and weights do not remember it
+            raise InvalidArgumentError(
+                f"module {ctx.where!r}: the gradient of its output is differentiated again, which is not recorded for "
+                "chains of linear layers; use ReferenceEngine"
+            )
         first = ctx.run.pull(gradients[0])
-        return (ctx.run.layers[0].weight.mT @ first).mT, None
+        return (ctx.run.layers[0].weight.mT @ first).mT, None, None
 
 
 @lru_cache(maxsize=256)

@@ -5,7 +5,7 @@
 // Values are a block with a row for each feature and a column for each example: first d_1 .. d_L, then a_1 .. a_L, then
 // room for one vector. The last vector of a row may reach into the next row, or into that room: it is computed with what
 // lies there, and only the row's own part of it is stored or summed. Everything is computed in the precision of the
-// weights, on one thread, in an order that depends on shapes alone.
+// weights, on one thread, in an order that depends on shapes alone; sums over examples go on in double after every BLOCK.
 
 #include <cstring>
 #include <vector>
@@ -17,6 +17,8 @@ constexpr int BYTES = 32, ROWS = 4, VECTORS = 2;  // 8 of 16
 #else
 constexpr int BYTES = 16, ROWS = 4, VECTORS = 2;
 #endif
+
+constexpr long BLOCK = 128;
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -121,7 +123,7 @@ static void product(const T *weight, long row, long column, long outer, long inn
                     stride - at, to + at);
 }
 
-// The chain's output, as (examples, features). It also stays where d_L will be: there it tells what ReLU let pass.
+// The chain's output, as (examples, features). It is computed where d_L will be.
 template <typename T> static void forward(const Chain<T> &chain, const T *inputs, T *values, T *outputs) {
     const long examples = chain.examples, *widths = chain.widths, last = widths[chain.layers];
     T *end = values + (chain.outputs() - last) * examples, *now = values + chain.outputs() * examples;
@@ -156,17 +158,19 @@ INLINE void add_squares(const T *d, long outputs, const T *a, long inputs, bool 
     }
 }
 
-// All d, from the gradient of the output as (examples, features), and the squared norms of the examples' gradients.
-template <typename T> static void backward(const Chain<T> &chain, const T *gradient, T *values, T *squared_norms) {
+// All d, from the chain's output and its gradient as (examples, features), and the squared norms of the examples'
+// gradients.
+template <typename T>
+static void backward(const Chain<T> &chain, const T *output, const T *gradient, T *values, T *squared_norms) {
     const long examples = chain.examples, *widths = chain.widths, last = widths[chain.layers];
     T *d = values + (chain.outputs() - last) * examples;
     const T *a = values + chain.outputs() * examples;
     for (long layer = 0; layer + 1 < chain.layers; layer++) a += widths[layer] * examples;
     for (long feature = 0; feature < last; feature++)
         for (long example = 0; example < examples; example++) {
-            T &value = d[feature * examples + example];
-            const bool stopped = chain.rectified[chain.layers - 1] && value <= 0;
-            value = stopped ? T(0) : gradient[example * last + feature];
+            const long at = example * last + feature;
+            const bool stopped = chain.rectified[chain.layers - 1] && output[at] <= 0;
+            d[feature * examples + example] = stopped ? T(0) : gradient[at];
         }
     std::vector<T> squares(examples + LANES<T>);
     for (long layer = chain.layers - 1;; layer--) {
@@ -195,16 +199,22 @@ INLINE void add_products(const T *coefficients, const T *d, const T *a, long str
 // sums[i * columns + j] = sum_k coefficients[k] d[i, k] a[j, k] for R rows and K columns.
 template <typename T, int R, int K>
 INLINE void dots(const T *coefficients, const T *d, const T *a, long columns, long stride, T *sums) {
-    V<T> found[R][K] = {};
-    long at = 0;
-    for (; at + LANES<T> <= stride; at += LANES<T>)
-        add_products<T, R, K>(coefficients + at, d + at, a + at, stride, load<T>, found);
-    if (at < stride) {
-        const auto loaded = [count = stride - at](const T *from) { return load_part<T>(from, count); };
-        add_products<T, R, K>(coefficients + at, d + at, a + at, stride, loaded, found);
+    double totals[R][K] = {};
+    for (long at = 0; at < stride;) {
+        V<T> found[R][K] = {};
+        const long end = at + BLOCK < stride ? at + BLOCK : stride;
+        for (; at + LANES<T> <= end; at += LANES<T>)
+            add_products<T, R, K>(coefficients + at, d + at, a + at, stride, load<T>, found);
+        if (at < end) {
+            const auto loaded = [count = end - at](const T *from) { return load_part<T>(from, count); };
+            add_products<T, R, K>(coefficients + at, d + at, a + at, stride, loaded, found);
+            at = end;
+        }
+        for (int i = 0; i < R; i++)
+            for (int j = 0; j < K; j++) totals[i][j] += sum_of<T>(found[i][j]);
     }
     for (int i = 0; i < R; i++)
-        for (int j = 0; j < K; j++) sums[i * columns + j] = sum_of<T>(found[i][j]);
+        for (int j = 0; j < K; j++) sums[i * columns + j] = T(totals[i][j]);
 }
 
 template <typename T, int R>
@@ -239,8 +249,8 @@ static void weighted_sum(const Chain<T> &chain, const T *coefficients, const T *
     void forward_##T(const Chain<T> *chain, const T *inputs, T *values, T *outputs) {                            \
         forward<T>(*chain, inputs, values, outputs);                                                             \
     }                                                                                                            \
-    void backward_##T(const Chain<T> *chain, const T *gradient, T *values, T *squared_norms) {                   \
-        backward<T>(*chain, gradient, values, squared_norms);                                                    \
+    void backward_##T(const Chain<T> *chain, const T *output, const T *gradient, T *values, T *squared_norms) {  \
+        backward<T>(*chain, output, gradient, values, squared_norms);                                            \
     }                                                                                                            \
     void weighted_sum_##T(const Chain<T> *chain, const T *coefficients, const T *values, T *sums) {              \
         weighted_sum<T>(*chain, coefficients, values, sums);                                                     \

@@ -3,7 +3,8 @@
 A step of a small network costs what its calls of torch cost, not what they compute. ``chain_kernel.cpp`` does the same
 arithmetic as `inosgd.gradients.rules.chain` in one call each for the forward pass, for the backward pass with the
 norms, and for the weighted sum. It is used where there is a compiler, on the CPU, for chains with no activation but
-ReLU, and as long as they are small: large products are what torch is good at.
+ReLU, and for narrow layers: large products are what torch is good at. The choice depends on the model alone, not on a
+batch, so that two neighbouring batches are summed in the same way.
 """
 
 from __future__ import annotations
@@ -28,9 +29,6 @@ SOURCE = Path(__file__).with_suffix(".cpp")
 
 WIDEST = 128
 """The most features of a layer that the kernel is used for."""
-
-MOST_PRODUCTS = 1 << 22
-"""The most multiplications per pass, examples times weights: beyond it torch's threads are worth starting."""
 
 _KNOWN = (None, ACTIVATIONS[nn.ReLU])
 _TYPES = {torch.float32: "float", torch.float64: "double"}
@@ -70,13 +68,11 @@ class Layout(NamedTuple):
     """Where things of a shape lie.
 
     Attributes:
-        products: How many multiplications an example takes.
         rows: How many rows the values of each d and then of each a have.
         numbers: How many weights and biases there are.
         arrays: The shape as the kernel is told it, in memory that stays where it is.
     """
 
-    products: int
     rows: tuple[int, ...]
     numbers: int
     arrays: tuple[Any, Any]
@@ -86,10 +82,10 @@ class Layout(NamedTuple):
 def layout(shape: Shape) -> Layout:
     """The layout of a shape."""
     outputs, inputs = shape.widths[1:], shape.widths[:-1]
-    products = sum(map(mul, outputs, inputs))
     widths = (ctypes.c_long * len(shape.widths))(*shape.widths)
     rectified = (ctypes.c_ubyte * len(outputs))(*shape.rectified)
-    return Layout(products, outputs + inputs, products + sum(map(mul, outputs, shape.biased)), (widths, rectified))
+    numbers = sum(map(mul, outputs, inputs)) + sum(map(mul, outputs, shape.biased))
+    return Layout(outputs + inputs, numbers, (widths, rectified))
 
 
 class KernelRun:
@@ -104,33 +100,35 @@ class KernelRun:
 
     def __init__(self, functions: Kernel, shape: Shape, layers: Sequence[Layer], inputs: torch.Tensor) -> None:
         self.layers, self.shape = layers, shape
-        self._functions, self._inputs, self._pulled = functions, inputs.detach().contiguous(), False
+        self._functions, self._inputs = functions, inputs.detach().contiguous().resolve_neg()
+        self._pulled: torch.Tensor | None = None
         known, count = layout(shape), len(inputs)
+        self._output = self._inputs.new_empty(count, shape.widths[-1])
         self.block = self._inputs.new_empty(sum(known.rows) * count + functions.lanes)
         self.squares = self._inputs.new_empty(count)
         pointers = ctypes.c_void_p * len(layers)
+        self._parameters = [parameter.detach() for parameter in parameters_of(layers)]  # in case the model gets others
         weights = pointers(*[layer.weight.data_ptr() for layer in layers])
         biases = pointers(*[None if layer.bias is None else layer.bias.data_ptr() for layer in layers])
-        self._pointed_at = (*known.arrays, weights, biases)
-        self._chain = ChainStruct(len(layers), *map(ctypes.addressof, self._pointed_at), count)
+        self._arrays = (*known.arrays, weights, biases)
+        self._chain = ChainStruct(len(layers), *map(ctypes.addressof, self._arrays), count)
 
     @torch.no_grad()
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         """The chain's output, one row per example."""
-        outputs = self._inputs.new_empty(len(inputs), self.shape.widths[-1])
-        self._call(self._functions.forward, self._inputs, self.block, outputs)
-        return outputs
+        self._call(self._functions.forward, self._inputs, self.block, self._output)
+        return self._output
 
     @torch.no_grad()
     def pull(self, gradient: torch.Tensor) -> torch.Tensor:
-        """From the gradient of the chain's output to d_1, with all the others on the way; only once."""
+        """From the gradient of the chain's output to d_1, with all the others on the way."""
         self._backward(gradient)
         return self.values()[: self.shape.widths[1]]
 
-    def values(self) -> torch.Tensor:
-        """The block as rows and columns."""
+    def values(self, block: torch.Tensor | None = None) -> torch.Tensor:
+        """The block, or another one like it, as rows and columns."""
         rows, count = sum(layout(self.shape).rows), len(self.squares)
-        return self.block[: rows * count].view(rows, count)
+        return (self.block if block is None else block)[: rows * count].view(rows, count)
 
     @torch.no_grad()
     def gradients(self, gradient: torch.Tensor) -> Gradients:
@@ -139,15 +137,25 @@ class KernelRun:
         return {parameters_of(self.layers): KernelGradients(self)}
 
     def weighted_sum(self, coefficients: torch.Tensor) -> torch.Tensor:
-        """The weighted sums of all layers side by side, the bias after the weight."""
+        """The weighted sums of all layers side by side, the bias after the weight.
+
+        Next to gradients that are not finite, 0 must not be multiplied: such an example is taken out of the block.
+        """
         total = self.block.new_empty(layout(self.shape).numbers)
-        self._call(self._functions.weighted_sum, coefficients.to(self.block).contiguous(), self.block, total)
+        left_out = (coefficients == 0) & ~self.squares.isfinite()
+        block = self._without(left_out) if left_out.any() else self.block
+        self._call(self._functions.weighted_sum, coefficients.to(self.block).contiguous(), block, total)
         return total
 
+    def _without(self, examples: torch.Tensor) -> torch.Tensor:
+        block = self.block.clone()
+        self.values(block)[:, examples] = 0
+        return block
+
     def _backward(self, gradient: torch.Tensor) -> None:
-        if not self._pulled:
-            self._call(self._functions.backward, gradient.contiguous(), self.block, self.squares)
-            self._pulled = True
+        if self._pulled is None or not torch.equal(self._pulled, gradient):
+            self._pulled = gradient.contiguous().resolve_neg()
+            self._call(self._functions.backward, self._output, self._pulled, self.block, self.squares)
 
     def _call(self, function: Callable[..., None], *tensors: torch.Tensor) -> None:
         function(ctypes.addressof(self._chain), *[tensor.data_ptr() for tensor in tensors])
@@ -199,11 +207,10 @@ def kernel_run(layers: Sequence[Layer], inputs: torch.Tensor) -> KernelRun | Non
 def suited_shape(layers: Sequence[Layer], inputs: torch.Tensor) -> Shape | None:
     """The shape of a chain, if the kernel can run it on these inputs and is the faster way.
 
-    The kernel believes what it is told: all sizes, types and places are checked here. Whether it is used depends on
-    shapes alone, so that runs reproduce.
+    The kernel believes what it is told: all sizes, types and places are checked here.
     """
     dtype, widths = inputs.dtype, [inputs.shape[1]]
-    if dtype not in _TYPES or type(inputs) is not torch.Tensor or not inputs.is_cpu:
+    if dtype not in _TYPES or type(inputs) is not torch.Tensor or not inputs.is_cpu or not len(inputs):
         return None
     for weight, bias, activation in layers:
         outputs = len(weight)
@@ -214,12 +221,11 @@ def suited_shape(layers: Sequence[Layer], inputs: torch.Tensor) -> Shape | None:
         widths.append(outputs)
     rectified = tuple([activation is not None for _, _, activation in layers])
     shape = Shape(tuple(widths), rectified, tuple([bias is not None for _, bias, _ in layers]))
-    small = max(widths) <= WIDEST and 0 < len(inputs) * layout(shape).products <= MOST_PRODUCTS
-    return shape if small else None
+    return shape if max(widths) <= WIDEST and min(widths) > 0 else None
 
 
 def _readable(parameter: nn.Parameter, dtype: torch.dtype) -> bool:
-    plain = type(parameter) is nn.Parameter and parameter.dtype == dtype
+    plain = type(parameter) is nn.Parameter and parameter.dtype == dtype and not parameter.is_neg()
     return plain and parameter.is_cpu and parameter.is_contiguous()
 
 
@@ -233,8 +239,8 @@ def kernel(dtype: torch.dtype) -> Kernel | None:
     if library is None:
         return None
     forward, backward, weighted_sum, lanes = [getattr(library, f"{name}_{_TYPES[dtype]}") for name in Kernel._fields]
-    for function in (forward, backward, weighted_sum):
-        function.argtypes, function.restype = [ctypes.c_void_p] * 4, None
+    for function, count in ((forward, 4), (backward, 5), (weighted_sum, 4)):
+        function.argtypes, function.restype = [ctypes.c_void_p] * count, None
     built = Kernel(forward, backward, weighted_sum, int(lanes()))
     return built if agrees(built, dtype) else None
 
