@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from inosgd.files import sha256
@@ -32,9 +33,8 @@ def read_kept(path: Path | None) -> bytes | None:
     if path is None:
         return None
     try:
-        if not (stat.S_ISDIR(_ours(path.parent)) and stat.S_ISREG(_ours(path))):
-            return None
-        content, _, digest = path.read_bytes().rpartition(_MARK)
+        with _opened(path.parent, os.O_DIRECTORY) as folder, _opened(path.name, 0, folder) as file:
+            content, _, digest = _all_of(file).rpartition(_MARK)
     except OSError:
         return None
     return content if digest == sha256(content).encode() else None
@@ -55,7 +55,20 @@ def keep(path: Path | None, content: bytes) -> None:
             os.unlink(working)
 
 
-def _ours(path: Path) -> int:
-    """The mode of what is at ``path``; 0 if it is not the user's alone to write."""
-    found = path.lstat()
-    return 0 if found.st_uid != os.getuid() or found.st_mode & 0o022 else found.st_mode
+@contextmanager
+def _opened(name: Path | str, kind: int, folder: int | None = None) -> Iterator[int]:
+    """A descriptor of what is there, no link, and the user's alone to write; OSError otherwise."""
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | kind, dir_fd=folder)
+    try:
+        found = os.fstat(descriptor)
+        plain = stat.S_ISDIR(found.st_mode) if kind else stat.S_ISREG(found.st_mode)
+        if not plain or found.st_uid != os.getuid() or found.st_mode & 0o022:
+            raise PermissionError(f"{name}: somebody else could have written it")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _all_of(descriptor: int) -> bytes:
+    with os.fdopen(os.dup(descriptor), "rb") as file:
+        return file.read()

@@ -9,7 +9,6 @@ from torch import nn
 
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, trainable_parameters
-from inosgd.gradients.recording import MOST_AT_ONCE
 from inosgd.gradients.rules import OuterProducts
 from tests.gradients.gradient_oracle import assert_close, assert_engine_exact, by_engine, by_loop, squared_output
 
@@ -223,18 +222,6 @@ class TestSplitBatches:
             seen.clear()
             gradients.weighted_sum(np.array([0, 0, 0, 1, 1, 1, 0, 1.0]))
         assert seen == [1, 2, 1], "who is left out does not move the others from one piece to another"
-
-    def test_no_second_pass_sums_many_examples_at_once(self):
-        model, examples, seen = nn.Linear(3, 2), normal(700, 3).float(), []
-
-        def losses(model, batch):
-            seen.append(len(batch))
-            return squared_output(model, batch)
-
-        with BookkeepingEngine(300).on(model, losses, examples) as gradients:
-            seen.clear()
-            gradients.weighted_sum(np.ones(700))
-        assert seen == [MOST_AT_ONCE] * 5 + [700 - 5 * MOST_AT_ONCE]
 
 
 class TestShapesOfUse:

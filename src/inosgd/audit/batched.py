@@ -210,8 +210,9 @@ def _weighted_sums(
     """One row per model: the weighted sum of its batch's gradients, flat; of groups in float64, as engines do it."""
     parts = []
     for value, slope in zip(received, slopes, strict=True):
-        kept = torch.where(scales != 0, slope * scales, 0.0)
-        groups = zip(torch.split(kept, MOST_AT_ONCE, 1), torch.split(value, MOST_AT_ONCE, 1), strict=True)
+        present = scales != 0
+        kept, values = torch.where(present, slope * scales, 0.0), torch.where(present, value, 0.0)
+        groups = zip(torch.split(kept, MOST_AT_ONCE, 1), torch.split(values, MOST_AT_ONCE, 1), strict=True)
         sums = [((outputs.transpose(1, 2) @ inputs).flatten(1), outputs.sum(1)) for outputs, inputs in groups]
         parts += [torch.stack(each).sum(0, dtype=torch.float64).to(kept) for each in zip(*sums, strict=True)]
     return torch.cat(parts, dim=1)

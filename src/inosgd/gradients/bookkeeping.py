@@ -23,7 +23,7 @@ from inosgd.errors import InosgdError
 from inosgd.gradients.checks import check_once
 from inosgd.gradients.engine import BatchGradients, ExampleLosses, Examples, Measured, count_examples
 from inosgd.gradients.memory import examples_that_fit
-from inosgd.gradients.recording import MOST_AT_ONCE, Task, flatten, plain_pass, record_pass
+from inosgd.gradients.recording import Task, flatten, record_pass
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ class BookkeepingEngine:
 class SplitBatch:
     """A batch that passes through the model in pieces, once to be measured and once to be summed.
 
-    The second pass is a plain one (see `plain_pass`), and examples with c_i = 0 need not pass at all. If the model
-    draws random numbers (dropout), a piece passes again whole and with the generators where they stood, so that what
-    is summed is what was measured.
+    Both passes are recorded, so that a batch is summed in the same way whether it is split or not. Examples with
+    c_i = 0 need not pass a second time. If the model draws random numbers (dropout), a piece passes again whole and
+    with the generators where they stood, so that what is summed is what was measured.
     """
 
     task: Task
@@ -105,38 +105,19 @@ class SplitBatch:
     def weighted_sum(self, coefficients: FloatArray) -> torch.Tensor:
         """See `BatchGradients.weighted_sum`."""
         _validate.same_length(coefficients=coefficients, losses=self.result.losses)
-        sums: Iterator[torch.Tensor]
-        if self.before[0].same_as(self.after):
-            size = min(len(self.pieces[0]), MOST_AT_ONCE)
-            groups = torch.split(torch.arange(len(coefficients)), size)
-            present = (rows[torch.from_numpy(coefficients)[rows] != 0] for rows in groups)
-            sums = (self._plain(rows, coefficients) for rows in present if len(rows))
-        else:
-            sums = self._replayed(coefficients)
         parameters = list(self.task.parameters.values())
         total = flatten([None] * len(parameters), parameters).double()
-        for each in sums:
-            total += each
-        return total.to(parameters[0].dtype)
-
-    def _replayed(self, coefficients: FloatArray) -> Iterator[torch.Tensor]:
-        """The sums of whole pieces, each with the random numbers of its first pass."""
+        drawn = not self.before[0].same_as(self.after)
         for rows, state in zip(self.pieces, self.before, strict=True):
-            scales = coefficients[rows.numpy()]
-            if not scales.any():
-                continue
-            state.restore()
-            if len(rows) <= MOST_AT_ONCE and np.isfinite(self.result.grad_norms[rows.numpy()]).all():
-                yield self._plain(rows, coefficients)
-            else:
-                yield record_pass(self.task, _take(self.examples, rows)).weighted_sum(scales)
+            passing = rows if drawn else rows[torch.from_numpy(coefficients)[rows] != 0]
+            scales = coefficients[passing.numpy()]
+            if scales.any():
+                state.restore()
+                page = record_pass(self.task, _take(self.examples, passing))
+                self._check_unchanged(passing, page.losses)
+                total += page.weighted_sum(scales)
         self.after.restore()
-
-    def _plain(self, rows: torch.Tensor, coefficients: FloatArray) -> torch.Tensor:
-        """The gradient of the weighted sum of the losses of ``rows``."""
-        losses, total = plain_pass(self.task, _take(self.examples, rows), coefficients[rows.numpy()])
-        self._check_unchanged(rows, losses)
-        return total
+        return total.to(parameters[0].dtype)
 
     def _check_unchanged(self, rows: torch.Tensor, losses: torch.Tensor) -> None:
         first = torch.from_numpy(self.result.losses[rows.numpy()]).to(losses)

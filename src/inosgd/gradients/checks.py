@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -127,14 +128,16 @@ def check_gradients(task: Task, examples: Examples) -> bool:
         pages = [read_page(task, losses, recorder.records)]
     with torch.random.fork_rng(devices=devices):  # from where the other pass began
         pages.append(record_pass(task, pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, few)))
+    _check_losses(*[page.losses for page in pages])
     finite = 0
     for index, (expected, of_inputs) in enumerate(alone):
-        if all(part.isfinite().all() for part in expected):
+        norms = [float(page.norms[index]) for page in pages]
+        if np.isfinite(norms).all() and all(part.isfinite().all() for part in expected):
             finite += 1
             _check_inputs(of_inputs, index)
             coefficients = torch.nn.functional.one_hot(torch.tensor(index), len(losses)).double().numpy()
-            for page in pages:
-                _check_parts(task, expected, page.weighted_sum(coefficients), float(page.norms[index]))
+            for page, norm in zip(pages, norms, strict=True):
+                _check_parts(task, expected, page.weighted_sum(coefficients), norm)
     return finite >= 2
 
 
@@ -199,6 +202,16 @@ def _gradients_of_one(
     return filled[: len(task.parameters)], filled[len(task.parameters) :]
 
 
+def _check_losses(first: torch.Tensor, second: torch.Tensor) -> None:
+    tolerance = torch.finfo(first.dtype).eps ** 0.5
+    if not torch.allclose(first, second, rtol=tolerance, atol=tolerance, equal_nan=True):
+        raise InvalidArgumentError(
+            "losses: two passes over the same examples gave other losses, so that what is measured is not what is "
+            "summed: the model changes between passes, or draws random numbers that torch.manual_seed does not govern; "
+            "draw them by torch"
+        )
+
+
 def _check_inputs(of_inputs: list[torch.Tensor], index: int) -> None:
     for part in of_inputs:
         others = [row for row in range(len(part)) if row != index]
@@ -221,7 +234,8 @@ def _check_parts(task: Task, expected: list[torch.Tensor], actual: torch.Tensor,
                 "outside a call of its module, or the examples are mixed or not in the first dimension: change that, "
                 "or use ReferenceEngine"
             )
-    if not norm >= (1 - tolerance) * float(size):
+    smallest = torch.finfo(actual.dtype).tiny ** 0.5  # squares of what is shorter are not told from 0
+    if size > smallest / tolerance and not norm >= (1 - tolerance) * float(size):
         raise InvalidArgumentError(
             f"the engine takes an example's gradient of norm {float(size):g} for one of norm {norm:g}: it would be "
             "clipped too little; use ReferenceEngine"

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from inosgd._arrays import FloatArray
 from inosgd.gradients.engine import Examples, count_examples
-from inosgd.gradients.recording import Task, plain_pass, record_pass
+from inosgd.gradients.recording import Task, record_pass
 
 _PROBES = (2, 4)
 """On how many examples memory is measured."""
@@ -77,12 +77,10 @@ def _lines(low: FloatArray, high: FloatArray) -> Need:
 
 
 def _trace(task: Task, examples: Examples) -> FloatArray:
-    """The bytes of tensors alive after every operation while a batch is measured and summed, in either way."""
+    """The bytes of tensors alive after every operation while a batch is measured and summed."""
     devices = [task.device] if task.device.type == "cuda" else []
-    ones = np.ones(count_examples(examples))
     with torch.random.fork_rng(devices=devices), LiveBytes() as live:
-        record_pass(task, examples).weighted_sum(ones)
-        plain_pass(task, examples, ones)
+        record_pass(task, examples).weighted_sum(np.ones(count_examples(examples)))
     return np.array(live.trace, dtype=np.float64)
 
 

@@ -37,9 +37,9 @@ from inosgd.gradients.rules.rule import Gradients, rule_for
 MOST_AT_ONCE = 128
 """The most examples whose gradients torch adds up in the type of the model; sums of more are put together in float64.
 
-A product over many examples may give parts of them to threads, for one number of examples and not for the next: two
-neighbouring float32 sums of a few hundred equal gradients came apart by 13 unit roundoffs of the sum, and those of
-65,536 by 600. Up to this many they did not; see `inosgd.rounding`.
+A product over many examples may add them up in one order for one number of examples and in another for the next: two
+neighbouring float32 sums of a few thousand equal gradients came apart by 40 unit roundoffs of the sum, and those of
+65,536 by 600. Errors of small groups are small; what is left of them is in `inosgd.rounding`.
 """
 
 
@@ -124,19 +124,20 @@ class Page:
         by_kernel = self._all_by_kernel()
         if by_kernel is not None:
             return by_kernel.flat_sum(scales)
-        finite = np.isfinite(self.norms)
-        if len(scales) <= MOST_AT_ONCE and finite.all():
-            return self._flat(list(self.forms.values()), scales)
+        groups = [slice(at, at + MOST_AT_ONCE) for at in range(0, len(scales), MOST_AT_ONCE)]
+        if len(groups) == 1:
+            return self._sum_of(groups[0], coefficients, scales)
         total = scales.new_zeros(sum(each.numel() for each in self.parameters), dtype=torch.float64)
-        for at in range(0, len(scales), MOST_AT_ONCE):
-            rows = slice(at, at + MOST_AT_ONCE)
-            if coefficients[rows].any():
-                total += self._sum_of(rows if finite[rows].all() else _present(coefficients, rows), scales)
+        for group in groups:
+            if coefficients[group].any():
+                total += self._sum_of(group, coefficients, scales)
         return total.to(scales.dtype)
 
-    def _sum_of(self, rows: Rows, scales: torch.Tensor) -> torch.Tensor:
-        if isinstance(rows, torch.Tensor):
-            rows = rows.to(scales.device)
+    def _sum_of(self, group: slice, coefficients: FloatArray, scales: torch.Tensor) -> torch.Tensor:
+        """The weighted sum of some examples. Next to gradients that are not finite, 0 must not be multiplied."""
+        rows: Rows = group
+        if not np.isfinite(self.norms[group]).all():
+            rows = torch.from_numpy(group.start + np.flatnonzero(coefficients[group])).to(scales.device)
         return self._flat([form.select(rows) for form in self.forms.values()], scales[rows])
 
     def _flat(self, forms: Sequence[Form], coefficients: torch.Tensor) -> torch.Tensor:
@@ -154,11 +155,6 @@ class Page:
         return None
 
 
-def _present(coefficients: FloatArray, rows: slice) -> torch.Tensor:
-    """Who in ``rows`` has a coefficient: next to gradients that are not finite, 0 must not be multiplied."""
-    return torch.from_numpy(rows.start + np.flatnonzero(coefficients[rows]))
-
-
 def record_pass(task: Task, examples: Examples) -> Page:
     """One forward and one backward pass over a batch."""
     count = count_examples(examples)
@@ -167,16 +163,6 @@ def record_pass(task: Task, examples: Examples) -> Page:
         return Page(tuple(task.parameters.values()), nothing, {}, np.zeros(0))
     recorder = Recorder(count, task.functions)
     return read_page(task, forward(task, examples, recorder), recorder.records)
-
-
-def plain_pass(task: Task, examples: Examples, coefficients: FloatArray) -> tuple[torch.Tensor, torch.Tensor]:
-    """The losses of a batch and sum_i c_i g_i, which is the gradient of sum_i c_i loss_i: no book is needed."""
-    parameters = list(task.parameters.values())
-    with torch.enable_grad():
-        losses = task.losses(task.model, examples)
-    scales = torch.from_numpy(coefficients).to(losses)
-    gradients = torch.autograd.grad(losses, parameters, scales, allow_unused=True)
-    return losses.detach(), flatten(gradients, parameters)
 
 
 def forward(task: Task, examples: Examples, recorder: Recorder) -> torch.Tensor:

@@ -166,10 +166,10 @@ class Lookups:
         return pair_sum(self.outputs @ self.outputs.mT, same, self.outputs.shape[2])
 
     def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
-        """The scaled d_t, added to their rows."""
-        scaled = (self.outputs * coefficients.view(-1, 1, 1)).flatten(0, 1)
+        """The scaled d_t, added to their rows one after the other, and so in float64."""
+        scaled = (self.outputs.double() * coefficients.view(-1, 1, 1)).flatten(0, 1)
         total = scaled.new_zeros(self.table, scaled.shape[1])
-        return [total.index_add_(0, self.indices.flatten(), scaled)]
+        return [total.index_add_(0, self.indices.flatten(), scaled).to(self.outputs.dtype)]
 
     def materialise(self) -> Sequence[torch.Tensor]:
         """One table per example: the rows of one large table."""
