@@ -148,6 +148,27 @@ class TestGradientsAreCompared:
         with pytest.raises(InvalidArgumentError, match="parameter"):
             by_engine(ENGINE, model, examples)
 
+    def test_gradients_too_short_for_their_squares_are_no_difference(self):
+        model, examples = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), normal(5, 3).float()
+        short = by_engine(ENGINE, model, examples, lambda model, batch: 1e-22 * squared_output(model, batch))
+        assert np.isfinite(short.norms).all()
+
+    def test_one_of_the_first_examples_may_have_no_finite_norm(self):
+        torch.manual_seed(0)
+        model, examples = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), normal(5, 3).float()
+        examples[1] = -1e20
+        assert np.isfinite(by_engine(ENGINE, model, examples).norms).sum() == 4
+
+    def test_losses_that_change_between_passes_are_told_apart(self):
+        generator = np.random.default_rng(0)
+        with pytest.raises(InvalidArgumentError, match="two passes"):
+            by_engine(
+                ENGINE,
+                nn.Linear(3, 2).double(),
+                normal(5, 3),
+                lambda model, batch: squared_output(model, batch) * generator.uniform(1, 2),
+            )
+
     def test_once_per_model(self):
         model, seen = nn.Linear(3, 2).double(), []
 
