@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import pytest
+import torch
 
 from inosgd import DP_SGD, IDP_SGD, INO_SGD
 from inosgd.audit import canary
@@ -20,6 +21,7 @@ from inosgd.audit.practice import honest
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine
 from inosgd.gradients.engine import BatchGradients, Measured
+from inosgd.rounding import share_for_rounding
 from inosgd.studies.runner import Failure
 from tests.audit import tiny
 
@@ -129,11 +131,15 @@ def test_accomplices_show_the_whole_sensitivity_and_no_more(row, loss):
 
 
 def test_the_observer_sees_the_noisy_sums():
-    """Without noise, what is seen is 0 or the whole threshold, in units of the claimed noise."""
+    """Without noise, what is seen is 0 or the whole threshold but for roundings, in units of the claimed noise."""
     game = tiny.game_of(CONTROLS["no-noise"].spoil)
     played = play(game, np.repeat(game.owners, 50), "look")
     claimed = game.claimed.phases[0].terms
-    steps = played.black[0] * np.repeat(claimed.noise_multipliers()[game.owners], 50)
+    present = game.claimed.table.sizes + np.bincount(
+        np.repeat(game.owners, 50), minlength=len(game.claimed.table.sizes)
+    )
+    whole = 1 - share_for_rounding(claimed, present, torch.float32)
+    steps = played.black[0] * np.repeat(claimed.noise_multipliers()[game.owners], 50) / whole
     assert np.abs(steps - np.round(steps)).max() < 1e-3
     assert (steps[~played.included[0]] == 0).all()
     taken = np.round(steps[played.included[0]])
