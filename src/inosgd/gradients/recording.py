@@ -34,7 +34,7 @@ from inosgd.gradients.rules.recorder import Record, Recorder
 from inosgd.gradients.rules.recurrent import CELLS, recorded_recurrence
 from inosgd.gradients.rules.rule import Gradients, rule_for
 
-MOST_AT_ONCE = 128
+MOST_AT_ONCE = 256
 """The most examples whose gradients torch adds up in the type of the model; sums of more are put together in float64.
 
 A product over many examples may add them up in one order for one number of examples and in another for the next: two

@@ -10,6 +10,7 @@ batch, so that two neighbouring batches are summed in the same way.
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -107,7 +108,7 @@ class KernelRun:
         self.block = self._inputs.new_empty(sum(known.rows) * count + functions.lanes)
         self.squares = self._inputs.new_empty(count)
         pointers = ctypes.c_void_p * len(layers)
-        self._parameters = [parameter.detach() for parameter in parameters_of(layers)]  # in case the model gets others
+        self._kept_alive = [parameter.untyped_storage() for parameter in parameters_of(layers)]  # should others come
         weights = pointers(*[layer.weight.data_ptr() for layer in layers])
         biases = pointers(*[None if layer.bias is None else layer.bias.data_ptr() for layer in layers])
         self._arrays = (*known.arrays, weights, biases)
@@ -142,8 +143,8 @@ class KernelRun:
         Next to gradients that are not finite, 0 must not be multiplied: such an example is taken out of the block.
         """
         total = self.block.new_empty(layout(self.shape).numbers)
-        left_out = (coefficients == 0) & ~self.squares.isfinite()
-        block = self._without(left_out) if left_out.any() else self.block
+        finite = math.isfinite(float(self.squares.sum()))
+        block = self.block if finite else self._without((coefficients == 0) & ~self.squares.isfinite())
         self._call(self._functions.weighted_sum, coefficients.to(self.block).contiguous(), block, total)
         return total
 

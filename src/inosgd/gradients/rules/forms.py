@@ -167,7 +167,7 @@ class Lookups:
 
     def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
         """The scaled d_t, added to their rows one after the other, and so in float64."""
-        scaled = (self.outputs.double() * coefficients.view(-1, 1, 1)).flatten(0, 1)
+        scaled = (self.outputs * coefficients.view(-1, 1, 1)).flatten(0, 1).double()
         total = scaled.new_zeros(self.table, scaled.shape[1])
         return [total.index_add_(0, self.indices.flatten(), scaled).to(self.outputs.dtype)]
 
