@@ -44,7 +44,7 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.plan import Terms
 
 ROUNDOFFS = 64.0
-LARGEST_SHARE = 0.1
+LARGEST_SHARE = 0.05
 _LOG_FAILURE = math.log(1e20)
 
 
@@ -57,7 +57,7 @@ def leave_room(value: torch.Tensor, terms: Terms, sizes: IntArray) -> torch.Tens
         sizes: How many examples each owner has.
 
     Raises:
-        InvalidArgumentError: If more than a tenth of the signal would go.
+        InvalidArgumentError: If more than a twentieth of the signal would go.
     """
     return value.double() * (1.0 - share_for_rounding(terms, sizes, value.dtype))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 import torch
@@ -10,6 +12,7 @@ from torch.nn import functional
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, ReferenceEngine, check_model, replace_batchnorm, supervised
+from inosgd.gradients.rules.chain import ChainGradients
 from tests.gradients.gradient_oracle import assert_engine_exact, by_engine, squared_output
 
 ENGINE = BookkeepingEngine()
@@ -158,6 +161,15 @@ class TestGradientsAreCompared:
         model, examples = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), normal(5, 3).float()
         examples[1] = -1e20
         assert np.isfinite(by_engine(ENGINE, model, examples).norms).sum() == 4
+
+    @pytest.mark.parametrize(("share", "message"), [(0.5, "clipped too little"), (1.0, None)])
+    def test_norms_of_a_pass_as_training_does_it(self, share, message, monkeypatch):
+        """A chain that takes gradients for shorter than they are is refused; the same chain left alone is not."""
+        plain = ChainGradients.squared_norms
+        monkeypatch.setattr(ChainGradients, "squared_norms", lambda self: share * plain(self))
+        model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+        with nullcontext() if message is None else pytest.raises(InvalidArgumentError, match=message):
+            by_engine(ENGINE, model, normal(5, 3))
 
     def test_losses_that_change_between_passes_are_told_apart(self):
         generator = np.random.default_rng(0)

@@ -51,9 +51,9 @@ def bench_step(
     chosen = available_methods() if methods is None else list(methods)
     names = list(MODELS) if models is None else list(models)
     for argument, given, known in (("models", names, MODELS), ("methods", chosen, METHODS)):
-        unknown = [name for name in given if name not in known] or ([] if given else [""])
-        if unknown:
-            raise _validate.fail(argument, unknown[0], f"give names out of {', '.join(known)}")
+        unknown = [name for name in given if name not in known]
+        if unknown or not given:
+            raise _validate.fail(argument, next(iter(unknown), given), f"give names out of {', '.join(known)}")
     result: dict[str, Any] = {"machine": _machine(), "repeats": repeats}
     result["models"] = {name: _bench_model(name, chosen, repeats, memory) for name in names}
     result["ino_over_idp"] = _ino_over_idp(repeats) if ino_over_idp else None

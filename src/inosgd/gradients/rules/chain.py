@@ -272,5 +272,5 @@ def _linear_layer(module: nn.Module) -> Layer | None:
 
 def _has_hooks(module: nn.Module) -> bool:
     own = vars(module)
-    before, after = own["_forward_pre_hooks"] or own["_backward_pre_hooks"], own["_forward_hooks"]
-    return bool(before or after or own["_backward_hooks"]) or "forward" in own
+    forward, backward = own["_forward_hooks"] or own["_forward_pre_hooks"], own["_backward_hooks"]
+    return bool(forward or backward or own["_backward_pre_hooks"]) or "forward" in own
