@@ -13,7 +13,8 @@ from torch import nn
 
 from inosgd import SecureSource, SeededSource, Terms
 from inosgd.errors import InvalidArgumentError
-from inosgd.gradients import BookkeepingEngine, recording
+from inosgd.gradients import BookkeepingEngine
+from inosgd.gradients.rules import forms
 from inosgd.grid import MOST_STEPS, Grid
 from inosgd.mechanism import BoundedSum, release
 from inosgd.noise import gaussian
@@ -285,7 +286,7 @@ def test_the_same_where_one_of_two_batches_is_split(name):
 
 def test_summing_all_at_once_would_exceed_the_room(monkeypatch):
     """The control, where the library gives parts of a sum to its threads."""
-    monkeypatch.setattr(recording, "MOST_AT_ONCE", 10**9)
+    monkeypatch.setattr(forms, "MOST_AT_ONCE", 10**9)
     worst = max(rounding_by_one_among_equals("tanh", 65_536, threads) for threads in (1, 2, 4))
     if worst < 10:
         pytest.skip("this machine's library sums all batches in the same order")

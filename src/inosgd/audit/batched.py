@@ -21,7 +21,7 @@ from torch import nn
 
 from inosgd._arrays import FloatArray, IntArray
 from inosgd.audit.practice import Practice, Sampler
-from inosgd.gradients.recording import MOST_AT_ONCE
+from inosgd.gradients.rules.forms import MOST_AT_ONCE
 from inosgd.importance import Tail, importance_weights
 from inosgd.mechanism import BoundedSum, release
 from inosgd.order import Candidates

@@ -29,18 +29,10 @@ from inosgd.gradients.rules.attention import ATTENTION, recorded_attention
 from inosgd.gradients.rules.chain import ChainGradients
 from inosgd.gradients.rules.chain_kernel import KernelGradients
 from inosgd.gradients.rules.fallback import fallback_rule
-from inosgd.gradients.rules.forms import Form, Rows, Summed
+from inosgd.gradients.rules.forms import Form, Summed
 from inosgd.gradients.rules.recorder import Record, Recorder
 from inosgd.gradients.rules.recurrent import CELLS, recorded_recurrence
 from inosgd.gradients.rules.rule import Gradients, rule_for
-
-MOST_AT_ONCE = 256
-"""The most examples whose gradients torch adds up in the type of the model; sums of more are put together in float64.
-
-A product over many examples may add them up in one order for one number of examples and in another for the next: two
-neighbouring float32 sums of a few thousand equal gradients came apart by 40 unit roundoffs of the sum, and those of
-65,536 by 600. Errors of small groups are small; what is left of them is in `inosgd.rounding`.
-"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,30 +107,17 @@ class Page:
 
     @torch.no_grad()
     def weighted_sum(self, coefficients: FloatArray) -> torch.Tensor:
-        """See `BatchGradients.weighted_sum`.
-
-        Sums of groups are added up in float64; see `MOST_AT_ONCE`.
-        """
+        """See `BatchGradients.weighted_sum`. Next to gradients that are not finite, 0 must not be multiplied."""
         _validate.same_length(coefficients=coefficients, losses=self.losses)
         scales = torch.from_numpy(coefficients).to(self.parameters[0])
         by_kernel = self._all_by_kernel()
         if by_kernel is not None:
             return by_kernel.flat_sum(scales)
-        groups = [slice(at, at + MOST_AT_ONCE) for at in range(0, len(scales), MOST_AT_ONCE)]
-        if len(groups) == 1:
-            return self._sum_of(groups[0], coefficients, scales)
-        total = scales.new_zeros(sum(each.numel() for each in self.parameters), dtype=torch.float64)
-        for group in groups:
-            if coefficients[group].any():
-                total += self._sum_of(group, coefficients, scales)
-        return total.to(scales.dtype)
-
-    def _sum_of(self, group: slice, coefficients: FloatArray, scales: torch.Tensor) -> torch.Tensor:
-        """The weighted sum of some examples. Next to gradients that are not finite, 0 must not be multiplied."""
-        rows: Rows = group
-        if not np.isfinite(self.norms[group]).all():
-            rows = torch.from_numpy(group.start + np.flatnonzero(coefficients[group])).to(scales.device)
-        return self._flat([form.select(rows) for form in self.forms.values()], scales[rows])
+        forms = list(self.forms.values())
+        if not np.isfinite(self.norms).all():
+            rows = torch.from_numpy(np.flatnonzero(coefficients)).to(scales.device)
+            forms, scales = [form.select(rows) for form in forms], scales[rows]
+        return self._flat(forms, scales)
 
     def _flat(self, forms: Sequence[Form], coefficients: torch.Tensor) -> torch.Tensor:
         sums: dict[int, torch.Tensor] = {}

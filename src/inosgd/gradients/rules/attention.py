@@ -3,6 +3,9 @@
 Attention itself has no parameters: it mixes places within an example. Its parameters sit in four affine maps, of
 queries, keys, values and of the result, and each of those has the gradients of a linear layer on a sequence. The
 attention is written out here so that the maps' output gradients can be recorded.
+
+Whatever the module's layout, values are seen here as (examples, places, features). They lie in memory as they came
+(``batch_first`` or not), so that nothing is copied from one order to the other.
 """
 
 from __future__ import annotations
@@ -39,9 +42,9 @@ def recorded_attention(
     queries, keys, values = _project(recorder, settings)
     keys, values = _with_bias_rows(recorder, settings, keys, values)
     mixed, weights = _attend(settings, queries, keys, values)
-    output = functional.linear(mixed, settings["out_proj_weight"], settings["out_proj_bias"])
+    output = _map(settings, mixed, settings["out_proj_weight"], settings["out_proj_bias"])
     _record_map(recorder, [settings["out_proj_weight"]], settings["out_proj_bias"], [mixed], [output])
-    return output, weights
+    return output.transpose(0, 1), weights
 
 
 def _check(recorder: Recorder, settings: Settings) -> None:
@@ -53,22 +56,32 @@ def _check(recorder: Recorder, settings: Settings) -> None:
 
 
 def _project(recorder: Recorder, settings: Settings) -> list[torch.Tensor]:
-    """Queries, keys and values, each (places, examples, features)."""
-    inputs = [settings["query"], settings["key"], settings["value"]]
+    """Queries, keys and values, each (examples, places, features)."""
+    given = [settings["query"], settings["key"], settings["value"]]
+    inputs = [each.transpose(0, 1) for each in given]
     weight, bias = settings["in_proj_weight"], settings["in_proj_bias"]
     if settings["use_separate_proj_weight"]:
         weights = [settings[f"{letter}_proj_weight"] for letter in "qkv"]
-    elif inputs[0] is inputs[1] is inputs[2]:
-        output = functional.linear(inputs[0], weight, bias)
+    elif given[0] is given[1] is given[2]:
+        output = _map(settings, inputs[0], weight, bias)
         _record_map(recorder, [weight], bias, inputs[:1], [output])
         return list(output.chunk(3, 2))
     else:
         weights = [weight]
     blocks = weights if len(weights) == 3 else weight.chunk(3)
     biases = [None] * 3 if bias is None else bias.chunk(3)
-    outputs = [functional.linear(*each) for each in zip(inputs, blocks, biases, strict=True)]
+    outputs = [_map(settings, *each) for each in zip(inputs, blocks, biases, strict=True)]
     _record_map(recorder, weights, bias, inputs, outputs)
     return outputs
+
+
+def _map(
+    settings: Settings, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    """An affine map of every place, with the result in memory in the order of the query."""
+    if settings["query"].is_contiguous():  # one place after the other, each with all its examples
+        return functional.linear(inputs.transpose(0, 1), weight, bias).transpose(0, 1)
+    return functional.linear(inputs, weight, bias)
 
 
 def _record_map(
@@ -81,7 +94,7 @@ def _record_map(
     """One or three affine maps with one bias, whose weights are one parameter (rows in blocks) or one each."""
 
     def parts(*gradients: torch.Tensor) -> Gradients:
-        maps = [(d.transpose(0, 1), a.detach().transpose(0, 1)) for d, a in zip(gradients, inputs, strict=True)]
+        maps = [(d, a.detach()) for d, a in zip(gradients, inputs, strict=True)]
         found: dict[tuple[nn.Parameter, ...], Any] = {}
         if bias is not None and bias.requires_grad:
             found[(bias,)] = Blocks(tuple(Dense((d.sum(1),)) for d, _ in maps))
@@ -93,7 +106,7 @@ def _record_map(
         return found
 
     if any(p is not None and p.requires_grad for p in (*weights, bias)):
-        recorder.add(outputs, parts, inputs, recorder.where(weights[0]), example_dim=1)
+        recorder.add(outputs, parts, inputs, recorder.where(weights[0]))
 
 
 def _with_bias_rows(
@@ -104,11 +117,11 @@ def _with_bias_rows(
     for places, bias in ((keys, settings["bias_k"]), (values, settings["bias_v"])):
         added = [places]
         if bias is not None:
-            added.append(bias.repeat(1, places.shape[1], 1))
+            added.append(bias.repeat(len(places), 1, 1))
             _record_rows(recorder, bias, added[1])
         if settings["add_zero_attn"]:
-            added.append(places.new_zeros(1, *places.shape[1:]))
-        extended.append(torch.cat(added))
+            added.append(places.new_zeros(len(places), 1, places.shape[2]))
+        extended.append(torch.cat(added, dim=1) if added[1:] else places)
     return extended[0], extended[1]
 
 
@@ -116,10 +129,10 @@ def _record_rows(recorder: Recorder, bias: nn.Parameter, rows: torch.Tensor) -> 
     """Every example has a copy of the bias of its own: the copy's gradient is the example's."""
 
     def parts(gradient: torch.Tensor) -> Gradients:
-        return {(bias,): Dense((gradient.transpose(0, 1).unsqueeze(1),))}
+        return {(bias,): Dense((gradient.unsqueeze(1),))}
 
     if bias.requires_grad:
-        recorder.add([rows], parts, [], recorder.where(bias), example_dim=1)
+        recorder.add([rows], parts, [], recorder.where(bias))
 
 
 def _attend(
@@ -127,17 +140,16 @@ def _attend(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """softmax(q k^T / sqrt(width) + mask) v in every head: the mixed values and, if asked for, the softmax."""
     heads = settings["num_heads"]
-    shape = (queries.shape[1], heads, -1)
-    q, k, v = (each.reshape(len(each), *shape).permute(1, 2, 0, 3) for each in (queries, keys, values))
+    q, k, v = (each.unflatten(2, (heads, -1)).transpose(1, 2) for each in (queries, keys, values))
     mask = _mask(settings, q, k.shape[2])
     dropout = settings["dropout_p"] if settings["training"] else 0.0
     if not settings["need_weights"]:
         mixed = functional.scaled_dot_product_attention(q, k, v, mask, dropout)
-        return mixed.permute(2, 0, 1, 3).flatten(2), None
+        return mixed.transpose(1, 2).flatten(2), None
     scores = q @ k.mT / math.sqrt(q.shape[-1])
     weights = torch.softmax(scores if mask is None else scores + mask, dim=-1)
     weights = functional.dropout(weights, dropout) if dropout else weights
-    mixed = (weights @ v).permute(2, 0, 1, 3).flatten(2)
+    mixed = (weights @ v).transpose(1, 2).flatten(2)
     return mixed, weights.mean(1) if settings["average_attn_weights"] else weights
 
 

@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.grad import conv2d_weight
 
-from inosgd.gradients.rules.forms import Dense, Form, Rows, pair_sum, weigh_rows
+from inosgd.gradients.rules.forms import Dense, Form, Rows, added_up, groups, pair_sum, weigh_rows
 from inosgd.gradients.rules.rule import Gradients, LayerCall, register_rule
 
 CHUNK_ELEMENTS = 1 << 19
@@ -101,6 +101,10 @@ class Convolved:
 
     def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
         """One ordinary weight gradient, with the smaller of input and output gradient scaled."""
+        sums = (self.select(group)._sum_at_once(coefficients[group]) for group in groups(len(self.outputs)))
+        return [added_up(sums).view(self.geometry.weight)]
+
+    def _sum_at_once(self, coefficients: torch.Tensor) -> torch.Tensor:
         shape = self.geometry
         scale = coefficients.view(-1, 1, 1, 1)
         inputs, outputs = self.inputs, self.outputs
@@ -112,7 +116,7 @@ class Convolved:
         total: torch.Tensor = conv2d_weight(  # type: ignore[no-untyped-call]
             inputs, size, outputs, shape.stride, shape.padding, shape.dilation, shape.groups
         )
-        return [total.view(shape.weight)]
+        return total
 
     def materialise(self) -> Sequence[torch.Tensor]:
         """The gradients themselves."""

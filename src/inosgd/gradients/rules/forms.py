@@ -7,7 +7,7 @@ holding them. It can give the squared norms |g_i|^2 and a weighted sum of the g_
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,6 +16,13 @@ import torch
 CHUNK_ELEMENTS = 1 << 22
 """How many numbers of materialised gradients are held at once where they are needed only for their norms."""
 
+MOST_AT_ONCE = 256
+"""The most examples whose gradients torch adds up in the type of the model; sums of more are put together in float64.
+
+A product over many examples may add them up in one order for one number of examples and in another for the next: two
+neighbouring float32 sums of a few thousand equal gradients came apart by 40 unit roundoffs of the sum, and those of
+65,536 by 600. Errors of small groups are small; what is left of them is in `inosgd.rounding`.
+"""
 
 Rows = torch.Tensor | slice
 """Some examples of a batch: their indices, or a slice, which copies nothing."""
@@ -28,7 +35,11 @@ class Form(Protocol):
         """|g_i|^2 over all parameters of the form, one number per example."""
 
     def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
-        """sum_i coefficients[i] g_i, one tensor per parameter."""
+        """sum_i coefficients[i] g_i, one tensor per parameter.
+
+        Not more than the gradients of `MOST_AT_ONCE` examples may be added up in one operation; `groups` and `added_up`
+        do the rest.
+        """
 
     def materialise(self) -> Sequence[torch.Tensor]:
         """The gradients themselves, one tensor per parameter with the examples in its first dimension."""
@@ -94,15 +105,15 @@ class OuterProducts:
     def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
         """One ordinary weight gradient with the narrower side scaled: sum_i (c_i d_i)^T a_i = sum_i d_i^T (c_i a_i).
 
-        The places of all examples are one long sequence, in the order in which the outputs lie in memory.
+        The places of all examples are one long sequence, in the order in which the outputs lie in memory. It is cut
+        into pieces of as many rows as a group of examples has, wherever an example begins or ends.
         """
         outputs, inputs, scales = self._one_sequence(coefficients)
-        joined = inputs[0] if len(inputs) == 1 else torch.cat(inputs, dim=1)
-        if joined.shape[1] < outputs.shape[1]:
-            weights = outputs.mT @ (joined * scales.unsqueeze(1))
-        else:
-            weights = (outputs * scales.unsqueeze(1)).mT @ joined
-        bias = [scales @ outputs] * self.biases if self.biases else []
+        pieces = groups(len(outputs), len(outputs) // max(1, len(coefficients)))
+        weights = added_up(
+            _product(outputs[piece], [each[piece] for each in inputs], scales[piece]) for piece in pieces
+        )
+        bias = [added_up(scales[piece] @ outputs[piece] for piece in pieces)] * self.biases if self.biases else []
         return [*torch.split(weights, [each.shape[1] for each in inputs], dim=1), *bias]
 
     def _one_sequence(self, coefficients: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], torch.Tensor]:
@@ -250,6 +261,14 @@ class Summed:
         return Summed(tuple(form.select(rows) for form in self.forms), count)
 
 
+def _product(outputs: torch.Tensor, inputs: Sequence[torch.Tensor], scales: torch.Tensor) -> torch.Tensor:
+    """sum over rows r of scales[r] d_r a_r^T, with the a of several inputs side by side."""
+    joined = inputs[0] if len(inputs) == 1 else torch.cat([*inputs], dim=1)
+    if joined.shape[1] < outputs.shape[1]:
+        return outputs.mT @ (joined * scales.unsqueeze(1))
+    return (outputs * scales.unsqueeze(1)).mT @ joined
+
+
 def affine(outputs: torch.Tensor, inputs: Sequence[torch.Tensor], biases: int) -> Form:
     """The form of an affine map's gradients; see `OuterProducts` for the arguments.
 
@@ -269,7 +288,25 @@ def affine(outputs: torch.Tensor, inputs: Sequence[torch.Tensor], biases: int) -
 
 def weigh_rows(coefficients: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """sum_i coefficients[i] rows[i], for rows of any shape."""
-    return (coefficients @ rows.reshape(len(rows), rows.shape[1:].numel())).view(rows.shape[1:])
+    flat = rows.reshape(len(rows), rows.shape[1:].numel())
+    return added_up(coefficients[group] @ flat[group] for group in groups(len(rows))).view(rows.shape[1:])
+
+
+def groups(count: int, places: int = 1) -> list[slice]:
+    """``count`` rows, ``places`` of which belong to an example, in groups of `MOST_AT_ONCE` examples or fewer."""
+    size = MOST_AT_ONCE * max(1, places)
+    return [slice(start, start + size) for start in range(0, max(1, count), size)]
+
+
+def added_up(sums: Iterable[torch.Tensor]) -> torch.Tensor:
+    """The sum of at least one tensor, added up in float64 and given in their own type."""
+    first, *others = sums
+    if not others:
+        return first
+    total = first.double()
+    for each in others:
+        total += each
+    return total.to(first.dtype)
 
 
 def pair_sum(one: torch.Tensor, other: torch.Tensor, terms: int) -> torch.Tensor:
