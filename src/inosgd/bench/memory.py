@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 from inosgd.bench.methods import METHODS
 from inosgd.bench.models import MODELS
+from inosgd.bench.new_process import in_new_process
 from inosgd.errors import InosgdError
 
 
 def peak_memory(model: str, method: str) -> int:
     """The bytes that a step of ``method`` takes on top of the model and its batch, from a new process."""
-    program = "import sys; from inosgd.bench.memory import measure; print(measure(*sys.argv[1:]))"
-    command = [sys.executable, "-c", program, model, method]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  (our own module)
-    if done.returncode != 0:
-        raise InosgdError(f"memory of {method} on {model}: {done.stderr.strip().splitlines()[-1]}")
-    return int(done.stdout)
+    try:
+        return int(in_new_process(__name__, "measure", model, method))
+    except InosgdError as error:
+        raise InosgdError(f"memory of {method} on {model}: {error}") from error
 
 
 def measure(model: str, method: str) -> int:

@@ -26,6 +26,9 @@ Weights = Callable[[Measured], FloatArray]
 """From losses and norms to the examples' importance."""
 
 LEARNING_RATE = 0.01
+_NOISE_AT_ONCE = 1 << 16
+"""How many numbers of noise are drawn at once: few enough to stay in the processor's cache."""
+
 _LOSSES = supervised(functional.cross_entropy)
 
 
@@ -63,7 +66,8 @@ def private(
             measured = gradients.measure()
             factors = clipping.factors(measured.grad_norms, thresholds)
             total = gradients.weighted_sum(weights(measured) * factors)
-        total += torch.randn_like(total)
+        for part in total.split(_NOISE_AT_ONCE) if len(total) > _NOISE_AT_ONCE else [total]:
+            part += torch.randn_like(part)
         torch._foreach_add_(flat, total.split_with_sizes(sizes), alpha=-LEARNING_RATE / len(inputs))
 
     return step

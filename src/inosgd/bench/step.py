@@ -2,6 +2,10 @@
 
 Each method takes turns with the plain step, so that whatever else the machine does meets both of them; its ratio
 is taken within a turn, and the median over turns is reported.
+
+Every model has a process of its own, which starts with the default settings of the allocator. The engine changes
+them for the rest of the process (`inosgd.gradients.allocator`) and so comes last: the others meet the settings that
+their users have, and the plain step always meets those of the method it takes turns with.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from inosgd import _validate
 from inosgd.bench.memory import peak_memory
 from inosgd.bench.methods import METHODS, Step, all_equal, available_methods, ordered, private
 from inosgd.bench.models import MODELS
+from inosgd.bench.new_process import in_new_process
 from inosgd.errors import InosgdError
 from inosgd.gradients import BookkeepingEngine
 from inosgd.gradients.rules.chain_kernel import kernel
@@ -55,7 +60,10 @@ def bench_step(
         if unknown or not given:
             raise _validate.fail(argument, next(iter(unknown), given), f"give names out of {', '.join(known)}")
     result: dict[str, Any] = {"machine": _machine(), "repeats": repeats}
-    result["models"] = {name: _bench_model(name, chosen, repeats, memory) for name in names}
+    result["models"] = {
+        name: in_new_process(__name__, "bench_model", name, chosen, repeats, memory, torch.get_num_threads())
+        for name in names
+    }
     result["ino_over_idp"] = _ino_over_idp(repeats) if ino_over_idp else None
     return result
 
@@ -89,19 +97,21 @@ def _cell(entry: Mapping[str, Any], method: str, quantity: str) -> str:
     return f"{value:.2f}"
 
 
-def _bench_model(name: str, methods: Sequence[str], repeats: int, memory: bool) -> dict[str, Any]:
+def bench_model(name: str, methods: Sequence[str], repeats: int, memory: bool, threads: int) -> dict[str, Any]:
+    """The entries of one model, measured in this process, which should be a new one."""
+    torch.set_num_threads(threads)
     base = METHODS["plain"](*MODELS[name].make())
     times = [_time(base, MODELS[name].steps) for _ in range(repeats)]
     wall, cpu = (float(value) for value in np.median(times, axis=0))
     bytes_of_plain = _memory(name, "plain") if memory else None
     entries: dict[str, Any] = {"plain": {"wall": wall, "cpu": cpu, "memory": bytes_of_plain}}
-    for method in methods:
-        if method != "plain":
-            entries[method] = _bench_method(name, method, base, repeats)
-        if "error" not in entries[method] and method != "plain":
+    others = [method for method in methods if method != "plain"]
+    for method in sorted(others, key=lambda method: method == "engine"):
+        entries[method] = _bench_method(name, method, base, repeats)
+        if "error" not in entries[method]:
             used = _memory(name, method) if memory else None
             entries[method]["memory"] = used / bytes_of_plain if used and bytes_of_plain else None
-    return entries
+    return {method: entries[method] for method in ("plain", *others)}
 
 
 def _bench_method(name: str, method: str, base: Step, repeats: int) -> dict[str, Any]:

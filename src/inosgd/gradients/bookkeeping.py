@@ -20,6 +20,7 @@ from torch.utils import _pytree as pytree
 from inosgd import _validate
 from inosgd._arrays import FloatArray
 from inosgd.errors import InosgdError
+from inosgd.gradients.allocator import keep_freed_memory
 from inosgd.gradients.checks import check_once
 from inosgd.gradients.engine import BatchGradients, ExampleLosses, Examples, Measured, count_examples
 from inosgd.gradients.memory import examples_that_fit
@@ -55,6 +56,8 @@ class BookkeepingEngine:
     def on(self, model: nn.Module, losses: ExampleLosses, examples: Examples) -> Iterator[BatchGradients]:
         """See `GradientEngine.on`. The model has hooks on it during forward passes only."""
         task = Task.of(model, losses)
+        if task.device.type == "cpu":
+            keep_freed_memory()
         check_once(task, examples)
         size = self._size_of_pieces(task, examples)
         if size is None or count_examples(examples) <= size:

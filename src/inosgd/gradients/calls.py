@@ -22,7 +22,7 @@ from inosgd.gradients.rules.chain import Chain, ChainRun
 from inosgd.gradients.rules.chain_kernel import kernel_run
 from inosgd.gradients.rules.recorder import Recorder
 from inosgd.gradients.rules.recurrent import packed_call
-from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, keeps_output
+from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, keeps_output, noted
 
 Forward = Callable[..., Any]
 StandIn = Callable[[Recorder, Forward], Forward]
@@ -58,11 +58,11 @@ def _recorded_layer(path: str, module: nn.Module, rule: Rule, recorder: Recorder
                 f"module {path!r} ({type(module).__name__}) has parameters of its own and returns "
                 f"{type(output).__name__}; return one tensor, or use ReferenceEngine"
             )
-        shown = output.detach() if keeps_output(rule) else None
+        shown, note = output.detach() if keeps_output(rule) else None, noted(rule, output)
         kept = [leaf for leaf in (*arguments, *keywords.values()) if isinstance(leaf, torch.Tensor)]
 
         def parts(gradient: torch.Tensor) -> Gradients:
-            return rule(LayerCall(module, arguments, keywords, shown, gradient))
+            return rule(LayerCall(module, arguments, keywords, shown, gradient, note))
 
         recorder.add([output], parts, kept, path)
         return output

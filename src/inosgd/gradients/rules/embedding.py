@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
-from inosgd.gradients.rules.forms import Lookups
+from inosgd.gradients.rules.forms import Lookups, SharedLookups
 from inosgd.gradients.rules.rule import Gradients, LayerCall, register_rule
 
 
@@ -18,7 +19,16 @@ def embedding_rule(call: LayerCall) -> Gradients:
     outputs = call.gradient.reshape(*indices.shape, table.embedding_dim)
     if table.padding_idx is not None:
         outputs = outputs.masked_fill((indices == table.padding_idx).unsqueeze(2), 0)
-    return {(call.module.weight,): Lookups(outputs, indices, table.num_embeddings)}
+    form = SharedLookups(outputs, indices[0], table.num_embeddings) if _shared(indices) else None
+    return {(table.weight,): form or Lookups(outputs, indices, table.num_embeddings)}
+
+
+def _shared(indices: torch.Tensor) -> bool:
+    """Whether the indices are one row for all examples (``expand``) that has nothing twice.
+
+    Then the rows do not depend on who is in the batch.
+    """
+    return len(indices) > 1 and indices.stride(0) == 0 and len(indices[0].unique()) == indices.shape[1]
 
 
 register_rule(nn.Embedding, embedding_rule)

@@ -186,8 +186,8 @@ class Lookups:
         """One table per example: the rows of one large table."""
         count, _, width = self.outputs.shape
         rows = self.indices + self.table * torch.arange(count, device=self.indices.device).unsqueeze(1)
-        tables = torch.ops.aten.embedding_dense_backward(self.outputs.contiguous(), rows, count * self.table, -1, False)
-        return [tables.view(count, self.table, width)]
+        tables = self.outputs.new_zeros(count * self.table, width)
+        return [tables.index_add_(0, rows.flatten(), self.outputs.flatten(0, 1)).view(count, self.table, width)]
 
     def _prefers_tables(self) -> bool:
         """A rule on shapes alone, so that runs reproduce."""
@@ -197,6 +197,42 @@ class Lookups:
     def select(self, rows: Rows) -> Lookups:
         """The lookups of some examples."""
         return Lookups(self.outputs[rows], self.indices[rows], self.table)
+
+
+@dataclass(frozen=True, eq=False)
+class SharedLookups:
+    """Gradients of an embedding table of which every example looks up the same rows, each once (positions).
+
+    The d_t of an example are its gradient, at other places: |g|^2 = sum_t |d_t|^2.
+
+    Attributes:
+        outputs: d, of shape (examples, places, width).
+        rows: The rows that were looked up, all different, (places).
+        table: How many rows the table has.
+    """
+
+    outputs: torch.Tensor
+    rows: torch.Tensor
+    table: int
+
+    def squared_norms(self) -> torch.Tensor:
+        """Entry by entry."""
+        return _squares(self.outputs)
+
+    def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
+        """The sum of the d_t at every place, in the place's row."""
+        return [self._in_table(weigh_rows(coefficients, self.outputs).unsqueeze(0))[0]]
+
+    def materialise(self) -> Sequence[torch.Tensor]:
+        """One table per example."""
+        return [self._in_table(self.outputs)]
+
+    def select(self, rows: Rows) -> SharedLookups:
+        """The lookups of some examples."""
+        return SharedLookups(self.outputs[rows], self.rows, self.table)
+
+    def _in_table(self, values: torch.Tensor) -> torch.Tensor:
+        return values.new_zeros(len(values), self.table, values.shape[2]).index_copy_(1, self.rows, values)
 
 
 @dataclass(frozen=True, eq=False)

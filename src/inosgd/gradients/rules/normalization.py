@@ -7,6 +7,8 @@ All of them are y = weight * n(a) + bias with n(a) the normalised input, so that
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional
@@ -14,12 +16,18 @@ from torch.nn import functional
 from inosgd.gradients.rules.forms import Dense
 from inosgd.gradients.rules.rule import Gradients, LayerCall, register_rule
 
+_group_norm_backward = torch.ops.aten.native_group_norm_backward
+
 
 def layer_norm_rule(call: LayerCall) -> Gradients:
     """Entries lie in the last dimensions; every place before them shares the same weight and bias."""
     layer: nn.LayerNorm = call.module
-    normal = functional.layer_norm(call.input, layer.normalized_shape, eps=layer.eps) if call.trains("weight") else None
-    return _trailing(call, normal)
+    if not call.trains("weight"):
+        return _trailing(call, None)
+    if call.noted is None:
+        return _trailing(call, functional.layer_norm(call.input, layer.normalized_shape, eps=layer.eps))
+    means, deviations = call.noted
+    return _trailing(call, (call.input - means).mul_(deviations))
 
 
 def rms_norm_rule(call: LayerCall) -> Gradients:
@@ -39,11 +47,12 @@ def instance_norm_rule(call: LayerCall) -> Gradients:
 
 
 def _trailing(call: LayerCall, normal: torch.Tensor | None) -> Gradients:
+    """From n(a), whose memory is used up; None if there is no weight to train."""
     shape = (len(call.gradient), -1, *call.module.normalized_shape)
     outputs = call.gradient.reshape(shape)
     sums = {"bias": outputs.sum(1)} if call.trains("bias") else {}
     if normal is not None:
-        sums["weight"] = (outputs * normal.reshape(shape)).sum(1)
+        sums["weight"] = normal.to(outputs.dtype).reshape(shape).mul_(outputs).sum(1)
     return _dense(call, sums)
 
 
@@ -53,22 +62,36 @@ def _channels(call: LayerCall, groups: int) -> Gradients:
     The copies' gradients are the examples' gradients, and one call of the library's kernel gives them all.
     """
     count, channels = call.input.shape[:2]
-    trained = [name for name in ("weight", "bias") if call.trains(name)]
-    weight, bias = (getattr(call.module, name).detach().repeat(count) for name in ("weight", "bias"))
-    wanted = [{"weight": weight, "bias": bias}[name].requires_grad_() for name in trained]
-    folded = (1, count * channels, -1)
-    with torch.enable_grad():
-        output = functional.group_norm(call.input.reshape(folded), count * groups, weight, bias, call.module.eps)
-    sums = torch.autograd.grad(output, wanted, call.gradient.reshape(folded))
-    return _dense(call, {name: part.view(count, channels) for name, part in zip(trained, sums, strict=True)})
+    outputs = call.gradient.reshape(1, count * channels, -1)
+    inputs = call.input.to(outputs.dtype).reshape(outputs.shape)
+    shape = (1, count * channels, outputs.shape[2], count * groups)
+    statistics = call.noted or torch.native_group_norm(inputs, None, None, *shape, call.module.eps)[1:]
+    means, deviations = (each.to(outputs.dtype).reshape(1, -1) for each in statistics)
+    copies = call.module.weight.detach().to(outputs.dtype).repeat(count)
+    _, *sums = _group_norm_backward(outputs, inputs, means, deviations, copies, *shape, [False, True, True])
+    named = zip(("weight", "bias"), sums, strict=True)
+    return _dense(call, {name: part.view(count, channels) for name, part in named if call.trains(name)})
+
+
+def _statistics(output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The mean and 1 / standard deviation behind every n(a), which autograd has kept for the backward pass.
+
+    They save the rule a second look at the whole input. None if autograd has not kept them, or not here.
+    """
+    node: Any = output.grad_fn
+    if type(node).__name__ not in ("NativeGroupNormBackward0", "NativeLayerNormBackward0"):
+        return None
+    found = [getattr(node, name, None) for name in ("_saved_result1", "_saved_result2")]
+    kept = [each.detach() for each in found if isinstance(each, torch.Tensor)]
+    return (kept[0], kept[1]) if len(kept) == 2 else None
 
 
 def _dense(call: LayerCall, sums: dict[str, torch.Tensor]) -> Gradients:
     return {tuple(getattr(call.module, name) for name in sums): Dense(tuple(sums.values()))}
 
 
-register_rule(nn.LayerNorm, layer_norm_rule)
+register_rule(nn.LayerNorm, layer_norm_rule, note=_statistics)
 register_rule(nn.RMSNorm, rms_norm_rule)
-register_rule(nn.GroupNorm, group_norm_rule)
+register_rule(nn.GroupNorm, group_norm_rule, note=_statistics)
 for _instance_norm in (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d):
     register_rule(_instance_norm, instance_norm_rule)

@@ -32,6 +32,7 @@ class LayerCall(NamedTuple):
         keywords: The same by name.
         output: What it returned, for a rule that was registered with ``keep_output``; None otherwise.
         gradient: The gradient of the summed losses with respect to the output.
+        noted: What the rule's ``note`` found at the output when the layer was called; None without one.
     """
 
     module: Any
@@ -39,6 +40,7 @@ class LayerCall(NamedTuple):
     keywords: Mapping[str, Any]
     output: torch.Tensor | None
     gradient: torch.Tensor
+    noted: Any = None
 
     @property
     def input(self) -> torch.Tensor:
@@ -57,9 +59,16 @@ Rule = Callable[[LayerCall], Gradients]
 
 _RULES: dict[type[nn.Module], Rule] = {}
 _keep_output: set[Rule] = set()
+_notes: dict[Rule, Callable[[torch.Tensor], Any]] = {}
 
 
-def register_rule(module_type: type[nn.Module], rule: Rule, *, keep_output: bool = False) -> None:
+def register_rule(
+    module_type: type[nn.Module],
+    rule: Rule,
+    *,
+    keep_output: bool = False,
+    note: Callable[[torch.Tensor], Any] | None = None,
+) -> None:
     """Use ``rule`` for layers of this type, in place of any earlier rule.
 
     Args:
@@ -67,10 +76,13 @@ def register_rule(module_type: type[nn.Module], rule: Rule, *, keep_output: bool
         rule: Its rule.
         keep_output: Whether the rule reads ``call.output``. Keeping outputs takes memory: a plain step frees most of
             them on the way.
+        note: Is shown the output of every call, still with its graph; what it returns is the rule's ``call.noted``.
     """
     _RULES[module_type] = rule
     if keep_output:
         reads_output(rule)
+    if note is not None:
+        _notes[rule] = note
 
 
 def reads_output(rule: Rule) -> Rule:
@@ -82,6 +94,12 @@ def reads_output(rule: Rule) -> Rule:
 def keeps_output(rule: Rule) -> bool:
     """Whether the outputs of layers under this rule have to be kept."""
     return rule in _keep_output
+
+
+def noted(rule: Rule, output: torch.Tensor) -> Any:
+    """What the rule's note finds at an output; None if it has none."""
+    note = _notes.get(rule)
+    return None if note is None else note(output)
 
 
 def rule_for(module: nn.Module) -> Rule | None:
