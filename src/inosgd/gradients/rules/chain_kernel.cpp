@@ -8,6 +8,7 @@
 // weights, on one thread, in an order that depends on shapes alone; sums over examples go on in double after every BLOCK.
 
 #include <cstring>
+#include <type_traits>
 #include <vector>
 
 #if defined(__AVX512F__)
@@ -18,13 +19,14 @@ constexpr int BYTES = 32, ROWS = 4, VECTORS = 2;  // 8 of 16
 constexpr int BYTES = 16, ROWS = 4, VECTORS = 2;
 #endif
 
-constexpr long BLOCK = 128;
+constexpr long BLOCK = 256;
 
 #define INLINE static inline __attribute__((always_inline))
 
 template <typename T, int Bytes = BYTES> struct Vector { typedef T type __attribute__((vector_size(Bytes))); };
 template <typename T, int Bytes = BYTES> using V = typename Vector<T, Bytes>::type;
 template <typename T> constexpr long LANES = BYTES / sizeof(T);
+template <int N> using Size = std::integral_constant<int, N>;
 
 template <typename T> struct Chain {
     long layers;
@@ -96,17 +98,27 @@ INLINE void tile(const T *weight, long row, long column, long inner, const T *bi
         }
 }
 
+// Calls `several(i)` for `Size` of the numbers 0 .. count - 1 at a time, the last time for the last ones of them, some of
+// which it may have had before; `one(i)` for every number if there are fewer than `Size`.
+template <int Size, typename Several, typename One> INLINE void in_tiles(long count, Several several, One one) {
+    long i = 0;
+    for (; i + Size <= count; i += Size) several(i);
+    if (i < count && count >= Size) {
+        several(count - Size);
+    } else {
+        for (; i < count; i++) one(i);
+    }
+}
+
 // All rows of the same.
 template <typename T, int K>
 INLINE void strip(const T *weight, long row, long column, long outer, long inner, const T *bias, const T *from,
                   const T *seen, bool rectify, long stride, long count, T *to) {
-    long i = 0;
-    for (; i + ROWS <= outer; i += ROWS)
-        tile<T, ROWS, K>(weight + i * row, row, column, inner, bias ? bias + i : nullptr, from,
-                         seen ? seen + i * stride : nullptr, rectify, stride, count, to + i * stride);
-    for (; i < outer; i++)
-        tile<T, 1, K>(weight + i * row, row, column, inner, bias ? bias + i : nullptr, from,
-                      seen ? seen + i * stride : nullptr, rectify, stride, count, to + i * stride);
+    const auto rows = [=](auto size, long i) __attribute__((always_inline)) {
+        tile<T, decltype(size)::value, K>(weight + i * row, row, column, inner, bias ? bias + i : nullptr, from,
+                                          seen ? seen + i * stride : nullptr, rectify, stride, count, to + i * stride);
+    };
+    in_tiles<ROWS>(outer, [=](long i) { rows(Size<ROWS>{}, i); }, [=](long i) { rows(Size<1>{}, i); });
 }
 
 // All rows and columns.
@@ -159,9 +171,9 @@ INLINE void add_squares(const T *d, long outputs, const T *a, long inputs, bool 
 }
 
 // All d, from the chain's output and its gradient as (examples, features), and the squared norms of the examples'
-// gradients.
+// gradients. Returns whether all of these are finite.
 template <typename T>
-static void backward(const Chain<T> &chain, const T *output, const T *gradient, T *values, T *squared_norms) {
+static bool backward(const Chain<T> &chain, const T *output, const T *gradient, T *values, T *squared_norms) {
     const long examples = chain.examples, *widths = chain.widths, last = widths[chain.layers];
     T *d = values + (chain.outputs() - last) * examples;
     const T *a = values + chain.outputs() * examples;
@@ -183,6 +195,9 @@ static void backward(const Chain<T> &chain, const T *output, const T *gradient, 
         a -= widths[layer - 1] * examples;
     }
     std::memcpy(squared_norms, squares.data(), examples * sizeof(T));
+    T nothing = 0;
+    for (long example = 0; example < examples; example++) nothing += T(0) * squared_norms[example];
+    return nothing == 0;
 }
 
 // found[i][j] += coefficients d[i] a[j], vector by vector, for R rows of d and K of a; `loaded` reads a vector.
@@ -197,9 +212,43 @@ INLINE void add_products(const T *coefficients, const T *d, const T *a, long str
 }
 
 // sums[i * columns + j] = sum_k coefficients[k] d[i, k] a[j, k] for R rows and K columns.
+template <typename T> using Places = V<std::conditional_t<sizeof(T) == 4, int, long>>;
+
+// The entries of x and then y that are at these places.
+template <typename T> INLINE V<T> chosen(V<T> x, V<T> y, Places<T> places) {
+#if defined(__clang__)
+    V<T> found;
+    for (int to = 0; to < LANES<T>; to++)
+        found[to] = places[to] < LANES<T> ? x[places[to]] : y[places[to] - LANES<T>];
+    return found;
+#else
+    return __builtin_shuffle(x, y, places);
+#endif
+}
+
+// x and y folded into one vector: the sums of the halves of every `Segment` entries, first those of x, then those of y.
+template <typename T, int Segment> INLINE V<T> folded(V<T> x, V<T> y) {
+    Places<T> low, high;
+    for (int to = 0; to < LANES<T>; to++) {
+        const int half = Segment / 2, from = to / half * Segment + to % half;
+        low[to] = from;
+        high[to] = from + half;
+    }
+    return chosen<T>(x, y, low) + chosen<T>(x, y, high);
+}
+
+// The sums of the entries of LANES vectors: entry i of the result belongs to values[i].
+template <typename T, int Count = LANES<T>> INLINE V<T> sums_of(const V<T> *values) {
+    if constexpr (Count == 1) {
+        return values[0];
+    } else {
+        return folded<T, 2 * LANES<T> / Count>(sums_of<T, Count / 2>(values), sums_of<T, Count / 2>(values + Count / 2));
+    }
+}
+
 template <typename T, int R, int K>
 INLINE void dots(const T *coefficients, const T *d, const T *a, long columns, long stride, T *sums) {
-    double totals[R][K] = {};
+    double totals[R * K] = {};
     for (long at = 0; at < stride;) {
         V<T> found[R][K] = {};
         const long end = at + BLOCK < stride ? at + BLOCK : stride;
@@ -210,19 +259,24 @@ INLINE void dots(const T *coefficients, const T *d, const T *a, long columns, lo
             add_products<T, R, K>(coefficients + at, d + at, a + at, stride, loaded, found);
             at = end;
         }
-        for (int i = 0; i < R; i++)
-            for (int j = 0; j < K; j++) totals[i][j] += sum_of<T>(found[i][j]);
+        if constexpr (R * K % LANES<T> == 0) {
+            for (int first = 0; first < R * K; first += LANES<T>) {
+                const V<T> sums = sums_of<T>(&found[0][0] + first);
+                for (int i = 0; i < LANES<T>; i++) totals[first + i] += sums[i];
+            }
+        } else {
+            for (int i = 0; i < R * K; i++) totals[i] += sum_of<T>((&found[0][0])[i]);
+        }
     }
     for (int i = 0; i < R; i++)
-        for (int j = 0; j < K; j++) sums[i * columns + j] = T(totals[i][j]);
+        for (int j = 0; j < K; j++) sums[i * columns + j] = T(totals[i * K + j]);
 }
 
 template <typename T, int R>
 INLINE void rows_of_dots(const T *coefficients, const T *d, const T *a, long columns, long stride, T *sums) {
-    long j = 0;
-    for (; j + VECTORS <= columns; j += VECTORS)
-        dots<T, R, VECTORS>(coefficients, d, a + j * stride, columns, stride, sums + j);
-    for (; j < columns; j++) dots<T, R, 1>(coefficients, d, a + j * stride, columns, stride, sums + j);
+    in_tiles<VECTORS>(
+        columns, [=](long j) { dots<T, R, VECTORS>(coefficients, d, a + j * stride, columns, stride, sums + j); },
+        [=](long j) { dots<T, R, 1>(coefficients, d, a + j * stride, columns, stride, sums + j); });
 }
 
 // The weighted sums of all gradients, one layer after the other, the bias after the weight.
@@ -230,16 +284,20 @@ template <typename T>
 static void weighted_sum(const Chain<T> &chain, const T *coefficients, const T *values, T *sums) {
     const long examples = chain.examples, *widths = chain.widths;
     const std::vector<T> ones(examples, T(1));  // a bias is the weight of an input that is always 1
-    const T *d = values, *a = values + chain.outputs() * examples;
+    const T *one = ones.data(), *d = values, *a = values + chain.outputs() * examples;
     for (long layer = 0; layer < chain.layers; layer++) {
         const long outputs = widths[layer + 1], inputs = widths[layer];
-        long i = 0;
-        for (; i + ROWS <= outputs; i += ROWS, sums += ROWS * inputs)
-            rows_of_dots<T, ROWS>(coefficients, d + i * examples, a, inputs, examples, sums);
-        for (; i < outputs; i++, sums += inputs)
-            rows_of_dots<T, 1>(coefficients, d + i * examples, a, inputs, examples, sums);
-        for (i = 0; chain.biases[layer] && i < outputs; i++)
-            dots<T, 1, 1>(coefficients, d + i * examples, ones.data(), 1, examples, sums++);
+        in_tiles<ROWS>(
+            outputs,
+            [=](long i) { rows_of_dots<T, ROWS>(coefficients, d + i * examples, a, inputs, examples, sums + i * inputs); },
+            [=](long i) { rows_of_dots<T, 1>(coefficients, d + i * examples, a, inputs, examples, sums + i * inputs); });
+        sums += outputs * inputs;
+        if (chain.biases[layer]) {
+            in_tiles<ROWS>(
+                outputs, [=](long i) { dots<T, ROWS, 1>(coefficients, d + i * examples, one, 1, examples, sums + i); },
+                [=](long i) { dots<T, 1, 1>(coefficients, d + i * examples, one, 1, examples, sums + i); });
+            sums += outputs;
+        }
         d += outputs * examples;
         a += inputs * examples;
     }
@@ -249,8 +307,8 @@ static void weighted_sum(const Chain<T> &chain, const T *coefficients, const T *
     void forward_##T(const Chain<T> *chain, const T *inputs, T *values, T *outputs) {                            \
         forward<T>(*chain, inputs, values, outputs);                                                             \
     }                                                                                                            \
-    void backward_##T(const Chain<T> *chain, const T *output, const T *gradient, T *values, T *squared_norms) {  \
-        backward<T>(*chain, output, gradient, values, squared_norms);                                            \
+    bool backward_##T(const Chain<T> *chain, const T *output, const T *gradient, T *values, T *squared_norms) {  \
+        return backward<T>(*chain, output, gradient, values, squared_norms);                                     \
     }                                                                                                            \
     void weighted_sum_##T(const Chain<T> *chain, const T *coefficients, const T *values, T *sums) {              \
         weighted_sum<T>(*chain, coefficients, values, sums);                                                     \

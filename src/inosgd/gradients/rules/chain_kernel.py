@@ -10,7 +10,6 @@ batch, so that two neighbouring batches are summed in the same way.
 from __future__ import annotations
 
 import ctypes
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -39,7 +38,7 @@ class Kernel(NamedTuple):
     """The functions of the source for one type of numbers, and how many numbers fit into a vector."""
 
     forward: Callable[..., None]
-    backward: Callable[..., None]
+    backward: Callable[..., bool]
     weighted_sum: Callable[..., None]
     lanes: int
 
@@ -102,6 +101,7 @@ class KernelRun:
     def __init__(self, functions: Kernel, shape: Shape, layers: Sequence[Layer], inputs: torch.Tensor) -> None:
         self.layers, self.shape, self._functions = layers, shape, functions
         self._pulled: torch.Tensor | None = None
+        self._finite = True
         known, count = layout(shape), len(inputs)
         self._output = inputs.new_empty(count, shape.widths[-1])
         self.block = inputs.new_empty(sum(known.rows) * count + functions.lanes)
@@ -145,8 +145,7 @@ class KernelRun:
         Next to gradients that are not finite, 0 must not be multiplied: such an example is taken out of the block.
         """
         total = self.block.new_empty(layout(self.shape).numbers)
-        finite = math.isfinite(float(self.squares.sum()))
-        block = self.block if finite else self._without((coefficients == 0) & ~self.squares.isfinite())
+        block = self.block if self._finite else self._without((coefficients == 0) & ~self.squares.isfinite())
         self._call(self._functions.weighted_sum, coefficients.to(self.block).contiguous(), block, total)
         return total
 
@@ -158,10 +157,10 @@ class KernelRun:
     def _backward(self, gradient: torch.Tensor) -> None:
         if self._pulled is None or not torch.equal(self._pulled, gradient):
             self._pulled = gradient.contiguous().resolve_neg()
-            self._call(self._functions.backward, self._output, self._pulled, self.block, self.squares)
+            self._finite = self._call(self._functions.backward, self._output, self._pulled, self.block, self.squares)
 
-    def _call(self, function: Callable[..., None], *tensors: torch.Tensor) -> None:
-        function(ctypes.addressof(self._chain), *[tensor.data_ptr() for tensor in tensors])
+    def _call(self, function: Callable[..., Any], *tensors: torch.Tensor) -> Any:
+        return function(ctypes.addressof(self._chain), *[tensor.data_ptr() for tensor in tensors])
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,8 +241,8 @@ def kernel(dtype: torch.dtype) -> Kernel | None:
     if library is None:
         return None
     forward, backward, weighted_sum, lanes = [getattr(library, f"{name}_{_TYPES[dtype]}") for name in Kernel._fields]
-    for function, count in ((forward, 4), (backward, 5), (weighted_sum, 4)):
-        function.argtypes, function.restype = [ctypes.c_void_p] * count, None
+    for function, count, result in ((forward, 4, None), (backward, 5, ctypes.c_bool), (weighted_sum, 4, None)):
+        function.argtypes, function.restype = [ctypes.c_void_p] * count, result
     built = Kernel(forward, backward, weighted_sum, int(lanes()))
     return built if agrees(built, dtype) else None
 

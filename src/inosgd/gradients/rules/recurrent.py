@@ -88,7 +88,7 @@ class Weights:
 
 
 class _LstmLoop(torch.autograd.Function):
-    """All steps of an LSTM in time: (input map, W_hh, h_0, c_0) -> (h_0 .. h_T, c_T).
+    """All steps of an LSTM in time: (input map, W_hh, h_0, c_0) -> (h_1 .. h_T, c_T, h_0 .. h_{T-1}).
 
     With i, f, g, o the gates and c_t = f c_{t-1} + i g, h_t = o tanh(c_t), the backward pass is
 
@@ -96,13 +96,14 @@ class _LstmLoop(torch.autograd.Function):
         dh_{t-1} += dz_t W_hh,              dc_{t-1} = dc_t f,
 
     where i' and its like are derivatives of the gates and z_t is what goes into them. It has no gradient for W_hh,
-    which the layer's rule takes from the dz_t.
+    which the layer's rule takes from the dz_t and the states before them; these are not differentiable, and lie in
+    the memory of the others.
     """
 
     @staticmethod
     def forward(
         ctx: Any, input_map: torch.Tensor, weight: torch.Tensor, hidden: torch.Tensor, memory: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         times, count, width = len(input_map), *hidden.shape
         gates = input_map.data  # nobody else reads the map: the gates take its place in memory
         states, memories, tanhs = (hidden.new_empty(times + extra, count, width) for extra in (1, 1, 0))
@@ -117,12 +118,15 @@ class _LstmLoop(torch.autograd.Function):
             now = torch.mul(forget, memories[time], out=memories[time + 1]).addcmul_(write, new)
             torch.mul(read, torch.tanh(now, out=tanhs[time]), out=states[time + 1])
         ctx.save_for_backward(gates, memories, tanhs, weight)
-        return states, memories[times].clone()
+        before = states[:-1]
+        ctx.mark_non_differentiable(before)
+        ctx.set_materialize_grads(False)
+        return states[1:], memories[times].clone(), before
 
     @staticmethod
-    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         gates, memories, tanhs, weight = ctx.saved_tensors
-        of_states, of_memory = gradients
+        of_states, of_memory, _ = gradients
         of_gates, raw = torch.empty_like(gates), torch.empty_like(gates[0])
         width = tanhs.shape[2]
         sigmoid_backward, tanh_backward = (
@@ -131,7 +135,9 @@ class _LstmLoop(torch.autograd.Function):
         )
         inner, outer = slice(0, 2 * width), slice(3 * width, None)
         middle = slice(2 * width, 3 * width)
-        of_hidden, of_memory = of_states[-1], of_memory.clone()
+        of_states = torch.zeros_like(tanhs) if of_states is None else of_states
+        of_hidden = of_states[-1]
+        of_memory = torch.zeros_like(of_hidden) if of_memory is None else of_memory.clone()
         product = torch.empty_like(of_memory)
         for time in range(len(gates) - 1, -1, -1):
             z, target = gates[time], of_gates[time]
@@ -146,7 +152,7 @@ class _LstmLoop(torch.autograd.Function):
             tanh_backward(raw[:, middle], new, grad_input=target[:, middle])
             sigmoid_backward(raw[:, outer], read, grad_input=target[:, outer])
             of_memory *= forget
-            of_hidden = torch.addmm(of_states[time], target, weight)
+            of_hidden = torch.addmm(of_states[time - 1], target, weight) if time else target @ weight
         return of_gates, None, of_hidden, of_memory
 
 
@@ -252,15 +258,15 @@ def _run(
         input_map.requires_grad_()  # W_hh takes its gradient from the map's, whatever is frozen
     offset = None if cell.shared else _offset(weights, input_map)
     if cell.loop is not None and weights.project is None and present is None and not recorder.differentiable:
-        hidden, *rest = cell.loop(input_map, weights.hh.detach(), *state)
+        hidden, *rest, before = cell.loop(input_map, weights.hh.detach(), *state)
         final = (hidden[-1], *rest)
     else:
-        hidden, final = _loop(recorder, cell.step, weights, input_map, offset, present, state)
+        hidden, before, final = _loop(recorder, cell.step, weights, input_map, offset, present, state)
     if offset is None:
-        _record_shared(recorder, weights, inputs, hidden, input_map)
+        _record_shared(recorder, weights, inputs, before, input_map)
     else:
-        _record_apart(recorder, weights, inputs, hidden, input_map, offset)
-    return hidden[1:], final
+        _record_apart(recorder, weights, inputs, before, input_map, offset)
+    return hidden, final
 
 
 def _loop(
@@ -271,8 +277,8 @@ def _loop(
     offset: torch.Tensor | None,
     present: torch.Tensor | None,
     state: State,
-) -> tuple[torch.Tensor, State]:
-    """Step by step: the hidden states with the first one before them, and the last state."""
+) -> tuple[torch.Tensor, torch.Tensor, State]:
+    """Step by step: the hidden states, those before them, and the last state."""
     full, projected, hidden = [], [], [state[0]]
     for time, x in enumerate(input_map.unbind(0)):
         hidden_map = state[0] @ weights.hh.mT
@@ -285,7 +291,8 @@ def _loop(
         hidden.append(state[0])
     if weights.project is not None:
         _record_projection(recorder, weights.project, full, projected)
-    return torch.stack(hidden), state
+    states = torch.stack(hidden)
+    return states[1:], states[:-1].detach(), state
 
 
 def _kept_after_the_end(new: State, old: State, present: torch.Tensor) -> State:
@@ -299,11 +306,11 @@ def _offset(weights: Weights, input_map: torch.Tensor) -> torch.Tensor:
 
 
 def _record_shared(
-    recorder: Recorder, weights: Weights, inputs: torch.Tensor, hidden: torch.Tensor, input_map: torch.Tensor
+    recorder: Recorder, weights: Weights, inputs: torch.Tensor, before: torch.Tensor, input_map: torch.Tensor
 ) -> None:
     def parts(gradient: torch.Tensor) -> Gradients:
-        pairs = [(weights.ih, inputs), (weights.hh, hidden[:-1])]
-        trained = [(weight, seen.detach().transpose(0, 1)) for weight, seen in pairs if weight.requires_grad]
+        pairs = [(weights.ih, inputs.detach()), (weights.hh, before)]
+        trained = [(weight, seen.transpose(0, 1)) for weight, seen in pairs if weight.requires_grad]
         biases = [bias for bias in (weights.b_ih, weights.b_hh) if bias is not None and bias.requires_grad]
         form = affine(gradient.transpose(0, 1), [seen for _, seen in trained], len(biases))
         return {(*[weight for weight, _ in trained], *biases): form} if trained or biases else {}
@@ -315,16 +322,14 @@ def _record_apart(
     recorder: Recorder,
     weights: Weights,
     inputs: torch.Tensor,
-    hidden: torch.Tensor,
+    before: torch.Tensor,
     input_map: torch.Tensor,
     offset: torch.Tensor,
 ) -> None:
-    before = hidden[:-1]
-
     def parts(of_input: torch.Tensor, of_hidden: torch.Tensor) -> Gradients:
         return {
             **map_gradients(weights.ih, weights.b_ih, inputs.detach().transpose(0, 1), of_input.transpose(0, 1)),
-            **map_gradients(weights.hh, weights.b_hh, before.detach().transpose(0, 1), of_hidden.transpose(0, 1)),
+            **map_gradients(weights.hh, weights.b_hh, before.transpose(0, 1), of_hidden.transpose(0, 1)),
         }
 
     recorder.add([input_map, offset], parts, [inputs], recorder.where(weights.ih), example_dim=1)
