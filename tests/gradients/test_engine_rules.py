@@ -11,9 +11,10 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, LayerCall, ReferenceEngine, register_rule
-from inosgd.gradients.rules import Dense, Lookups, forms, rule_for
+from inosgd.gradients.rules import Dense, Lookups, forms, normalization, rule, rule_for
+from inosgd.gradients.rules.embedding import embedding_rule
 from inosgd.gradients.rules.fallback import fallback_rule
-from inosgd.gradients.rules.forms import CHUNK_ELEMENTS, affine
+from inosgd.gradients.rules.forms import CHUNK_ELEMENTS, SharedLookups, affine
 from tests.gradients.gradient_oracle import assert_close, assert_engine_exact, by_engine, squared_output
 
 COUNTS = [0, 1, 2, 7]
@@ -137,6 +138,38 @@ class TestEmbedding:
             monkeypatch.setattr(forms, "CHUNK_ELEMENTS", elements)
             assert_engine_exact(model, words)
 
+    @pytest.mark.parametrize("rows", [[3, 0, 2], [3, 0, 3], [1]])
+    @pytest.mark.parametrize("padding", [None, 0])
+    @pytest.mark.parametrize("count", COUNTS)
+    def test_rows_that_all_examples_look_up(self, rows, padding, count):
+        model = build(Positions(nn.Embedding(5, 2, padding_idx=padding), rows))
+        assert_engine_exact(model, normal(count, len(rows), 2))
+        assert_engine_exact(build(Twice(model)), normal(count, len(rows), 2))
+
+    @pytest.mark.parametrize(
+        ("words", "form"),
+        [
+            (torch.tensor([[0, 2, 1]]).expand(4, 3), SharedLookups),
+            (torch.tensor([[0, 2, 0]]).expand(4, 3), Lookups),
+            (torch.tensor([[0, 2, 1]]).repeat(4, 1), Lookups),
+        ],
+    )
+    def test_what_is_shared(self, words, form):
+        table = nn.Embedding(3, 2)
+        (found,) = embedding_rule(LayerCall(table, (words,), {}, None, torch.ones(4, 3, 2))).values()
+        assert isinstance(found, form)
+
+
+class Positions(nn.Module):
+    """Looks up the same rows for all examples."""
+
+    def __init__(self, table: nn.Embedding, rows: list[int]) -> None:
+        super().__init__()
+        self.table, self.rows = table, torch.tensor(rows)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.table(self.rows.expand(inputs.shape[:2])) * inputs
+
 
 class TestNormalization:
     @quick
@@ -167,6 +200,15 @@ class TestNormalization:
         model = build(layer)
         model.requires_grad_(True).get_parameter(frozen).requires_grad_(False)
         assert_engine_exact(model, normal(3, 4) if isinstance(layer, nn.LayerNorm) else normal(3, 4, 5))
+
+    @pytest.mark.parametrize("layer", [nn.LayerNorm(4), nn.GroupNorm(2, 4)])
+    @pytest.mark.parametrize("count", COUNTS)
+    def test_without_what_autograd_has_kept(self, layer, count, monkeypatch):
+        model = build(nn.Sequential(layer, nn.Tanh()))
+        assert normalization._statistics(layer(normal(2, 4))) is not None
+        assert normalization._statistics(layer(normal(2, 4)) + 1) is None
+        monkeypatch.setattr(rule, "_notes", {})
+        assert_engine_exact(model, normal(count, 4))
 
 
 class TestRecurrent:
@@ -225,6 +267,30 @@ class TestRecurrent:
     @pytest.mark.parametrize("count", COUNTS)
     def test_last_state_and_given_first_state(self, kind, count):
         assert_engine_exact(build(LastState(kind(3, 2, num_layers=2, batch_first=True))), normal(count, 5, 3))
+
+    @pytest.mark.parametrize("count", COUNTS)
+    def test_the_last_memory_alone(self, count):
+        class Memory(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = nn.LSTM(3, 2, batch_first=True)
+
+            def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+                return self.layer(inputs)[1][1].squeeze(0)
+
+        assert_engine_exact(build(Memory()), normal(count, 4, 3))
+
+    def test_states_that_are_changed_in_place_are_refused(self):
+        class Changed(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = nn.LSTM(3, 2, batch_first=True)
+
+            def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+                return self.layer(inputs)[0].mul_(2)
+
+        with pytest.raises(RuntimeError, match="modified inplace"):
+            by_engine(BookkeepingEngine(), build(Changed()), normal(3, 4, 3))
 
 
 class TestPackedSequences:
@@ -342,6 +408,22 @@ class TestAttention:
     def test_self_attention(self, count, places, weights, mask, **options):
         model = build(Attention(nn.MultiheadAttention(4, 2, **options), weights=weights, mask=mask))
         assert_engine_exact(model, normal(count, places, 4))
+
+    @pytest.mark.parametrize("count", COUNTS)
+    def test_one_place_after_the_other(self, count):
+        """Without ``batch_first``, and in memory like that: so is the output, as the library gives it."""
+
+        class ByPlace(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.layer = nn.MultiheadAttention(4, 2)
+
+            def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+                given = inputs.transpose(0, 1).contiguous()
+                output = self.layer(given, given, given, need_weights=False)[0]
+                return output.view(given.shape).transpose(0, 1)
+
+        assert_engine_exact(build(ByPlace()), normal(count, 3, 4))
 
     @pytest.mark.parametrize("widths", [{}, {"kdim": 3, "vdim": 5}])
     @pytest.mark.parametrize("bias", [True, False])
@@ -511,6 +593,25 @@ class TestFallback:
         assert_engine_exact(model, examples)
         assert torch.equal(outputs[-1], model(examples)) if keep_output else outputs[-1] is None
 
+    def test_rule_that_takes_a_note_of_the_output(self):
+        class Shift(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.shift = nn.Parameter(torch.ones(3))
+
+            def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+                return inputs + self.shift
+
+        notes = []
+
+        def shift_rule(call: LayerCall):
+            notes.append(call.noted)
+            return {(call.module.shift,): Dense((call.gradient,))}
+
+        register_rule(Shift, shift_rule, note=lambda output: output.grad_fn.name())
+        assert_engine_exact(build(Shift()), normal(4, 3))
+        assert set(notes) == {"AddBackward0"}
+
     def test_rule_that_groups_parameters_in_two_ways(self):
         class Two(nn.Module):
             def __init__(self) -> None:
@@ -575,6 +676,46 @@ class TestModuleCalledTwice:
         assert CHUNK_ELEMENTS > 1
         monkeypatch.setattr(forms, "CHUNK_ELEMENTS", 1)
         assert_engine_exact(build(Twice(nn.LayerNorm(3))), normal(7, 3))
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Linear(3, 2), (3,)),
+        (nn.Linear(7, 8), (2, 7)),
+        (nn.Linear(3, 2), (4, 3)),
+        (nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), (3,)),
+        (nn.Conv2d(2, 3, 3, padding=1), (2, 4, 4)),
+        (nn.Conv2d(2, 3, 3, padding=1), (2, 9, 9)),
+        (nn.GroupNorm(2, 4), (4, 3)),
+    ],
+)
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_sums_of_groups(layer, shape, at_once, monkeypatch):
+    monkeypatch.setattr(forms, "MOST_AT_ONCE", at_once)
+    assert_engine_exact(build(nn.Sequential(layer, nn.Tanh())), normal(7, *shape))
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+def test_sums_of_groups_of_sequences(kind, batch_first, at_once, monkeypatch):
+    """Pieces of a sequence by place end in the middle of an example."""
+    monkeypatch.setattr(forms, "MOST_AT_ONCE", at_once)
+    assert_engine_exact(build(Recurrent(kind(11, 12, batch_first=batch_first))), normal(7, 2, 11))
+
+
+def test_groups():
+    assert forms.groups(600) == [slice(0, 256), slice(256, 512), slice(512, 768)]
+    assert forms.groups(1200, places=3) == [slice(0, 768), slice(768, 1536)]
+    assert forms.groups(0) == [slice(0, 256)]
+
+
+def test_groups_are_added_up_in_float64():
+    parts = [torch.tensor([2.0**24]), torch.tensor([1.0]), torch.tensor([1.0])]
+    assert forms.added_up(parts).item() == 2**24 + 2
+    assert sum(parts[1:], parts[0]).item() == 2**24, "as float32 would have it"
+    assert forms.added_up(parts).dtype == torch.float32
 
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])

@@ -66,7 +66,7 @@ def private(
             measured = gradients.measure()
             factors = clipping.factors(measured.grad_norms, thresholds)
             total = gradients.weighted_sum(weights(measured) * factors)
-        for part in total.split(_NOISE_AT_ONCE) if len(total) > _NOISE_AT_ONCE else [total]:
+        for part in torch.split(total, _NOISE_AT_ONCE) if len(total) > _NOISE_AT_ONCE else [total]:
             part += torch.randn_like(part)
         torch._foreach_add_(flat, total.split_with_sizes(sizes), alpha=-LEARNING_RATE / len(inputs))
 

@@ -50,9 +50,9 @@ def _words(length: int) -> Callable[[int], torch.Tensor]:
 
 MODELS: dict[str, BenchModel] = {
     "mlp": BenchModel(partial(models.paper_mlp, 21, 3), _images(21), 3, 256, steps=20),
-    "mnist": BenchModel(models.mnist_cnn, _images(1, 28, 28), 10, 512),
-    "lstm": BenchModel(models.character_lstm, _words(18), 18, 512),
+    "mnist": BenchModel(models.mnist_cnn, _images(1, 28, 28), 10, 512, steps=3),
+    "lstm": BenchModel(models.character_lstm, _words(18), 18, 512, steps=3),
     "cifar": BenchModel(models.cifar_cnn, _images(3, 32, 32), 10, 256),
     "resnet18": BenchModel(models.resnet18, _images(3, 32, 32), 10, 64),
-    "transformer": BenchModel(models.small_transformer, _words(128), 10, 64),
+    "transformer": BenchModel(models.small_transformer, _words(128), 10, 64, steps=3),
 }

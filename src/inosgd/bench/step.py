@@ -3,9 +3,9 @@
 Each method takes turns with the plain step, so that whatever else the machine does meets both of them; its ratio
 is taken within a turn, and the median over turns is reported.
 
-Every model has a process of its own, which starts with the default settings of the allocator. The engine changes
-them for the rest of the process (`inosgd.gradients.allocator`) and so comes last: the others meet the settings that
-their users have, and the plain step always meets those of the method it takes turns with.
+Every method has a process of its own, in which nothing but the plain step has used memory before, and whose allocator
+has its default settings until the method changes them, as the engine does (`inosgd.gradients.allocator`): what is
+measured is what its users get, and the plain step meets the same settings.
 """
 
 from __future__ import annotations
@@ -60,10 +60,7 @@ def bench_step(
         if unknown or not given:
             raise _validate.fail(argument, next(iter(unknown), given), f"give names out of {', '.join(known)}")
     result: dict[str, Any] = {"machine": _machine(), "repeats": repeats}
-    result["models"] = {
-        name: in_new_process(__name__, "bench_model", name, chosen, repeats, memory, torch.get_num_threads())
-        for name in names
-    }
+    result["models"] = {name: _bench_model(name, chosen, repeats, memory) for name in names}
     result["ino_over_idp"] = _ino_over_idp(repeats) if ino_over_idp else None
     return result
 
@@ -97,34 +94,43 @@ def _cell(entry: Mapping[str, Any], method: str, quantity: str) -> str:
     return f"{value:.2f}"
 
 
-def bench_model(name: str, methods: Sequence[str], repeats: int, memory: bool, threads: int) -> dict[str, Any]:
-    """The entries of one model, measured in this process, which should be a new one."""
-    torch.set_num_threads(threads)
-    base = METHODS["plain"](*MODELS[name].make())
-    times = [_time(base, MODELS[name].steps) for _ in range(repeats)]
-    wall, cpu = (float(value) for value in np.median(times, axis=0))
+def _bench_model(name: str, methods: Sequence[str], repeats: int, memory: bool) -> dict[str, Any]:
+    threads = torch.get_num_threads()
     bytes_of_plain = _memory(name, "plain") if memory else None
-    entries: dict[str, Any] = {"plain": {"wall": wall, "cpu": cpu, "memory": bytes_of_plain}}
-    others = [method for method in methods if method != "plain"]
-    for method in sorted(others, key=lambda method: method == "engine"):
-        entries[method] = _bench_method(name, method, base, repeats)
+    entries: dict[str, Any] = {"plain": in_new_process(__name__, "time_plain", name, repeats, threads)}
+    entries["plain"]["memory"] = bytes_of_plain
+    for method in [method for method in methods if method != "plain"]:
+        entries[method] = in_new_process(__name__, "compare_to_plain", name, method, repeats, threads)
         if "error" not in entries[method]:
             used = _memory(name, method) if memory else None
             entries[method]["memory"] = used / bytes_of_plain if used and bytes_of_plain else None
-    return {method: entries[method] for method in ("plain", *others)}
+    return entries
 
 
-def _bench_method(name: str, method: str, base: Step, repeats: int) -> dict[str, Any]:
-    """The method's ratios to plain; what a method raises on a model it cannot train is its result."""
+def time_plain(name: str, repeats: int, threads: int) -> dict[str, Any]:
+    """Seconds of the plain step in this process, which should be a new one."""
+    torch.set_num_threads(threads)
+    step = METHODS["plain"](*MODELS[name].make())
+    wall, cpu = np.median([_time(step, MODELS[name].steps) for _ in range(repeats)], axis=0)
+    return {"wall": float(wall), "cpu": float(cpu)}
+
+
+def compare_to_plain(name: str, method: str, repeats: int, threads: int) -> dict[str, Any]:
+    """The method's ratios to plain in this process, which should be a new one.
+
+    What a method raises on a model that it cannot train is its result.
+    """
+    torch.set_num_threads(threads)
     bench = MODELS[name]
+    base = METHODS["plain"](*bench.make())
     try:
         step = METHODS[method](*bench.make())
         turns = [_ratios(_time(base, bench.steps), _time(step, bench.steps)) for _ in range(repeats)]
     except Exception as error:
         first_line = str(error).partition("\n")[0]
         return {"error": f"{type(error).__name__}: {first_line}"}
-    wall, cpu = (float(value) for value in np.median(turns, axis=0))
-    return {"wall": wall, "cpu": cpu}
+    wall, cpu = np.median(turns, axis=0)
+    return {"wall": float(wall), "cpu": float(cpu)}
 
 
 def _ratios(base: Times, other: Times) -> Times:

@@ -75,9 +75,7 @@ def _project(recorder: Recorder, settings: Settings) -> list[torch.Tensor]:
     return outputs
 
 
-def _map(
-    settings: Settings, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
+def _map(settings: Settings, inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """An affine map of every place, with the result in memory in the order of the query."""
     if settings["query"].is_contiguous():  # one place after the other, each with all its examples
         return functional.linear(inputs.transpose(0, 1), weight, bias).transpose(0, 1)
@@ -140,7 +138,7 @@ def _attend(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """softmax(q k^T / sqrt(width) + mask) v in every head: the mixed values and, if asked for, the softmax."""
     heads = settings["num_heads"]
-    q, k, v = (each.unflatten(2, (heads, -1)).transpose(1, 2) for each in (queries, keys, values))
+    q, k, v = (each.view(*each.shape[:2], heads, -1).transpose(1, 2) for each in (queries, keys, values))
     mask = _mask(settings, q, k.shape[2])
     dropout = settings["dropout_p"] if settings["training"] else 0.0
     if not settings["need_weights"]:

@@ -19,8 +19,9 @@ def embedding_rule(call: LayerCall) -> Gradients:
     outputs = call.gradient.reshape(*indices.shape, table.embedding_dim)
     if table.padding_idx is not None:
         outputs = outputs.masked_fill((indices == table.padding_idx).unsqueeze(2), 0)
-    form = SharedLookups(outputs, indices[0], table.num_embeddings) if _shared(indices) else None
-    return {(table.weight,): form or Lookups(outputs, indices, table.num_embeddings)}
+    if _shared(indices):
+        return {(call.module.weight,): SharedLookups(outputs, indices[0], table.num_embeddings)}
+    return {(call.module.weight,): Lookups(outputs, indices, table.num_embeddings)}
 
 
 def _shared(indices: torch.Tensor) -> bool:
@@ -28,7 +29,7 @@ def _shared(indices: torch.Tensor) -> bool:
 
     Then the rows do not depend on who is in the batch.
     """
-    return len(indices) > 1 and indices.stride(0) == 0 and len(indices[0].unique()) == indices.shape[1]
+    return len(indices) > 1 and indices.stride(0) == 0 and len(set(indices[0].tolist())) == indices.shape[1]
 
 
 register_rule(nn.Embedding, embedding_rule)
