@@ -13,7 +13,7 @@ one example changes, and errors of equal gradients all have one sign: then the t
 measured with equal gradients, on 1 to 4 threads, in batches of up to 1,024 examples with thresholds 300 times apart, in
 whatever direction the example would have to point. (In the direction of the others, with periodic gradients too and in
 batches of up to 16,384, it was less.) This takes sums over few examples at once
-(`inosgd.gradients.recording.MOST_AT_ONCE`); over whole batches it was hundreds of u T.
+(`inosgd.gradients.rules.forms.MOST_AT_ONCE`); over whole batches it was hundreds of u T.
 
 Sums are therefore shrunk by the share
 

@@ -1,4 +1,4 @@
-"""Peak memory of one step, measured in a process of its own, under the allocator's default settings."""
+"""Peak memory of one step, measured in a process of its own; how the allocator is set is up to the method."""
 
 from __future__ import annotations
 

@@ -24,5 +24,5 @@ def in_new_process(module: str, function: str, *arguments: Any) -> Any:
     command = [sys.executable, "-c", _PROGRAM, module, function, json.dumps(arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  (our own module)
     if done.returncode != 0:
-        raise InosgdError(done.stderr.strip().splitlines()[-1])
+        raise InosgdError((done.stderr.strip() or f"it ended with code {done.returncode}").splitlines()[-1])
     return json.loads(done.stdout.splitlines()[-1])

@@ -2,7 +2,7 @@
 
 glibc, the C library of most Linux systems, returns the free end of its heap to the system as soon as it is a little
 larger than what was freed there before. A training frees all of a step's memory at the step's end, and takes it again
-page by page in the next one, which can be a fifth of its time. Told to keep it, steps are faster, with the same peak.
+page by page in the next one, which can be a quarter of its time. Told to keep it, steps are faster, with the same peak.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from inosgd.errors import InvalidArgumentError
-from inosgd.gradients.rules.forms import OuterProducts, Rows, added_up, groups
+from inosgd.gradients.rules.forms import OuterProducts, Rows, groups
 from inosgd.gradients.rules.recorder import Recorder
 from inosgd.gradients.rules.rule import Gradients
 
@@ -202,8 +202,10 @@ class ChainGradients:
 
     def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
         """One product per layer, after one scaling for all."""
-        sums = [self.select(group)._sum_at_once(coefficients[group]) for group in groups(len(coefficients))]
-        return sums[0] if len(sums) == 1 else [added_up(parts) for parts in zip(*sums, strict=True)]
+        if len(groups(len(coefficients))) == 1:
+            return self._sum_at_once(coefficients)
+        of_layers = [single.weighted_sum(coefficients) for single in self.apart()]
+        return [part for parts in of_layers for part in parts]
 
     def _sum_at_once(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
         parts = self._parts()

@@ -98,13 +98,13 @@ INLINE void tile(const T *weight, long row, long column, long inner, const T *bi
         }
 }
 
-// Calls `several(i)` for `Size` of the numbers 0 .. count - 1 at a time, the last time for the last ones of them, some of
-// which it may have had before; `one(i)` for every number if there are fewer than `Size`.
-template <int Size, typename Several, typename One> INLINE void in_tiles(long count, Several several, One one) {
+// Calls `several(i)` for N of the numbers 0 .. count - 1 at a time, the last time for the last ones of them, some of
+// which it may have had before; `one(i)` for every number if there are fewer than N.
+template <int N, typename Several, typename One> INLINE void in_tiles(long count, Several several, One one) {
     long i = 0;
-    for (; i + Size <= count; i += Size) several(i);
-    if (i < count && count >= Size) {
-        several(count - Size);
+    for (; i + N <= count; i += N) several(i);
+    if (i < count && count >= N) {
+        several(count - N);
     } else {
         for (; i < count; i++) one(i);
     }
@@ -211,7 +211,6 @@ INLINE void add_products(const T *coefficients, const T *d, const T *a, long str
     }
 }
 
-// sums[i * columns + j] = sum_k coefficients[k] d[i, k] a[j, k] for R rows and K columns.
 template <typename T> using Places = V<std::conditional_t<sizeof(T) == 4, int, long>>;
 
 // The entries of x and then y that are at these places.
@@ -246,6 +245,7 @@ template <typename T, int Count = LANES<T>> INLINE V<T> sums_of(const V<T> *valu
     }
 }
 
+// sums[i * columns + j] = sum_k coefficients[k] d[i, k] a[j, k] for R rows and K columns.
 template <typename T, int R, int K>
 INLINE void dots(const T *coefficients, const T *d, const T *a, long columns, long stride, T *sums) {
     double totals[R * K] = {};
@@ -261,8 +261,8 @@ INLINE void dots(const T *coefficients, const T *d, const T *a, long columns, lo
         }
         if constexpr (R * K % LANES<T> == 0) {
             for (int first = 0; first < R * K; first += LANES<T>) {
-                const V<T> sums = sums_of<T>(&found[0][0] + first);
-                for (int i = 0; i < LANES<T>; i++) totals[first + i] += sums[i];
+                const V<T> several = sums_of<T>(&found[0][0] + first);
+                for (int i = 0; i < LANES<T>; i++) totals[first + i] += several[i];
             }
         } else {
             for (int i = 0; i < R * K; i++) totals[i] += sum_of<T>((&found[0][0])[i]);

@@ -249,7 +249,7 @@ def kernel(dtype: torch.dtype) -> Kernel | None:
 
 @torch.no_grad()
 def agrees(functions: Kernel, dtype: torch.dtype) -> bool:
-    """Whether the kernel gives torch's results on a chain that has every kind of layer and tile, and ends of rows."""
+    """Whether the kernel gives torch's results for all kinds of layers and tiles, ends of rows, and two blocks."""
     source = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> torch.Tensor:
@@ -260,7 +260,7 @@ def agrees(functions: Kernel, dtype: torch.dtype) -> bool:
         Layer(nn.Parameter(normal(9, 7)), None, None),
         Layer(nn.Parameter(normal(2, 9)), nn.Parameter(normal(2)), ACTIVATIONS[nn.ReLU]),
     ]
-    count = 5 * functions.lanes + 3
+    count = 256 + 5 * functions.lanes + 3
     inputs, gradient, coefficients = normal(count, 6), normal(count, 2), normal(count)
     shape = suited_shape(layers, inputs)
     if shape is None:

@@ -75,7 +75,8 @@ class Convolved:
         inputs: a, without the padding that the geometry has.
         outputs: d.
         geometry: How they belong together.
-        gram: Whether norms come from Gram matrices; from the gradients of a few examples at a time otherwise.
+        gram: Whether norms come from Gram matrices; from the gradients of a few examples at a time otherwise. Either
+            way they are rounded up.
     """
 
     inputs: torch.Tensor
@@ -87,7 +88,8 @@ class Convolved:
         """By the formula above, summed over channel groups, or by the gradients; a chunk of examples at a time."""
         if not self.gram:
             chunks = _chunks(self.inputs, self.outputs, math.prod(self.geometry.weight))
-            return torch.cat([replace(self, inputs=a, outputs=d).by_kernel_row().squared_norms() for a, d in chunks])
+            forms = (replace(self, inputs=a, outputs=d) for a, d in chunks)
+            return torch.cat([form.by_kernel_row().squared_norms() + form._hidden_squares() for form in forms])
         inputs, outputs = self._by_group()
         pixels = math.prod(
             (inputs.shape[2 + i] + 2 * self.geometry.padding[i]) // self.geometry.stride[i] for i in (0, 1)
@@ -98,6 +100,21 @@ class Convolved:
             for a, d in _chunks(inputs, outputs, pixels**2)
         ]
         return torch.cat(parts).view(len(self.inputs), -1).sum(1)
+
+    def _hidden_squares(self) -> torch.Tensor:
+        """What roundings may take from squared norms of gradients that are not the ones that are summed.
+
+        As in `pair_sum`: 12 sqrt(n) u m, with m = (sum_y |d_y| |a_y|)^2 over the n output pixels y and the input that
+        each of them sees.
+        """
+        inputs, outputs = self._by_group()
+        shape, energy = self.geometry, inputs.square().sum(1, keepdim=True)
+        patch = energy.new_ones(1, 1, *shape.kernel)
+        seen = functional.conv2d(energy, patch, None, shape.stride, shape.padding, shape.dilation).clamp_min(0).sqrt()
+        sent = torch.linalg.vector_norm(outputs, dim=1)
+        magnitudes = (seen.flatten(1) * sent.flatten(1)).sum(1).square()
+        margin = 6 * math.sqrt(sent[0].numel()) * torch.finfo(energy.dtype).eps
+        return margin * magnitudes.view(len(self.inputs), -1).sum(1)
 
     def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
         """One ordinary weight gradient, with the smaller of input and output gradient scaled."""

@@ -37,8 +37,10 @@ class Form(Protocol):
     def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
         """sum_i coefficients[i] g_i, one tensor per parameter.
 
-        Not more than the gradients of `MOST_AT_ONCE` examples may be added up in one operation; `groups` and `added_up`
-        do the rest.
+        What is added up in one operation must not be more than `MOST_AT_ONCE` gradients make; `groups` and `added_up`
+        do the rest. It must be the sum of what `squared_norms` measures: where the two are computed in different ways,
+        contributions that cancel may leave a norm of 0 and a sum that is not, so that norms have to be raised by what
+        roundings can hide.
         """
 
     def materialise(self) -> Sequence[torch.Tensor]:
@@ -155,7 +157,8 @@ class Lookups:
 
     |g|^2 = sum_{s,t} [index_s = index_t] d_s . d_t
 
-    Where tables are small and sequences long, adding the d_t up in a table per example takes fewer operations.
+    Where tables are small and sequences long, adding the d_t up in a table per example takes fewer operations. A row of
+    n terms errs by at most n u of their magnitudes, so that |g| is at most what the table shows and n u sum_t |d_t|.
 
     Attributes:
         outputs: d, of shape (examples, places, width).
@@ -168,11 +171,13 @@ class Lookups:
     table: int
 
     def squared_norms(self) -> torch.Tensor:
-        """From the tables of a few examples at a time, or the Gram matrix of d, masked by equal indices."""
+        """From the tables of a few examples at a time, or the Gram matrix of d, masked by equal indices; rounded up."""
         if self._prefers_tables():
             size = max(1, CHUNK_ELEMENTS // (self.table * self.outputs.shape[2]))
             chunks = zip(torch.split(self.outputs, size), torch.split(self.indices, size), strict=True)
-            return torch.cat([_squares(Lookups(*chunk, self.table).materialise()[0]) for chunk in chunks])
+            norms = torch.cat([_norms(Lookups(*chunk, self.table).materialise()[0]) for chunk in chunks])
+            hidden = self.outputs.shape[1] * torch.finfo(self.outputs.dtype).eps
+            return (norms + hidden * torch.linalg.vector_norm(self.outputs, dim=2).sum(1)).square()
         same = self.indices.unsqueeze(1) == self.indices.unsqueeze(2)
         return pair_sum(self.outputs @ self.outputs.mT, same, self.outputs.shape[2])
 
@@ -232,7 +237,7 @@ class SharedLookups:
         return SharedLookups(self.outputs[rows], self.rows, self.table)
 
     def _in_table(self, values: torch.Tensor) -> torch.Tensor:
-        return values.new_zeros(len(values), self.table, values.shape[2]).index_copy_(1, self.rows, values)
+        return values.new_zeros(len(values), self.table, values.shape[2]).index_copy_(1, self.rows.long(), values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -265,7 +270,8 @@ class Summed:
     """Gradients of parameters that were used more than once: the sum of what each use contributes.
 
     The uses are not orthogonal, |g + h|^2 = |g|^2 + |h|^2 + 2 g . h, so norms need the uses together: as one
-    longer sequence where all of them are `OuterProducts`, by materialised sums of a few examples otherwise.
+    longer sequence where all of them are `OuterProducts`, by materialised sums of a few examples otherwise. These are
+    also what is summed then: uses that cancel in an example have to cancel before they meet others.
     """
 
     forms: tuple[Form, ...]
@@ -273,18 +279,31 @@ class Summed:
 
     def squared_norms(self) -> torch.Tensor:
         """Over the summed gradients, in chunks of examples."""
-        outer = [form for form in self.forms if isinstance(form, OuterProducts)]
-        if len(outer) == len(self.forms):
+        outer = self._outer_products()
+        if outer:
             return outer[0].joined(outer[1:]).squared_norms()
-        rows = torch.arange(self.count)
-        width = sum(part.numel() for part in self.select(rows[:1]).materialise())
-        chunks = torch.split(rows, max(1, CHUNK_ELEMENTS // width))
-        return torch.cat([Dense(tuple(self.select(chunk).materialise())).squared_norms() for chunk in chunks])
+        return torch.cat([self._dense(chunk).squared_norms() for chunk in self._chunks()])
 
     def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
-        """Weighted sums are linear: the uses' sums add."""
-        parts = zip(*[form.weighted_sum(coefficients) for form in self.forms], strict=True)
-        return [sum_tensors(uses) for uses in parts]
+        """Weighted sums are linear: the uses' sums add. The same chunks of examples otherwise."""
+        if self._outer_products():
+            parts = zip(*[form.weighted_sum(coefficients) for form in self.forms], strict=True)
+            return [sum_tensors(uses) for uses in parts]
+        sums = [self._dense(chunk).weighted_sum(coefficients[chunk]) for chunk in self._chunks()]
+        return [added_up(parts) for parts in zip(*sums, strict=True)]
+
+    def _outer_products(self) -> list[OuterProducts]:
+        """The forms, if all of them are of this kind."""
+        outer = [form for form in self.forms if isinstance(form, OuterProducts)]
+        return outer if len(outer) == len(self.forms) else []
+
+    def _chunks(self) -> list[slice]:
+        width = sum(part.numel() for part in self.select(slice(0, 1)).materialise())
+        size = max(1, CHUNK_ELEMENTS // max(1, width))
+        return [slice(start, start + size) for start in range(0, max(1, self.count), size)]
+
+    def _dense(self, rows: slice) -> Dense:
+        return Dense(tuple(self.select(rows).materialise()))
 
     def materialise(self) -> Sequence[torch.Tensor]:
         """The uses' gradients, added."""
@@ -329,20 +348,19 @@ def weigh_rows(coefficients: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 
 def groups(count: int, places: int = 1) -> list[slice]:
-    """``count`` rows, ``places`` of which belong to an example, in groups of `MOST_AT_ONCE` examples or fewer."""
+    """``count`` rows in groups of as many as `MOST_AT_ONCE` examples of ``places`` rows have, or fewer."""
     size = MOST_AT_ONCE * max(1, places)
     return [slice(start, start + size) for start in range(0, max(1, count), size)]
 
 
 def added_up(sums: Iterable[torch.Tensor]) -> torch.Tensor:
     """The sum of at least one tensor, added up in float64 and given in their own type."""
-    first, *others = sums
-    if not others:
-        return first
-    total = first.double()
+    others = iter(sums)  # one by one, so that memory does not grow with their number
+    first, total = next(others), None
     for each in others:
+        total = first.to(torch.float64, copy=True) if total is None else total
         total += each
-    return total.to(first.dtype)
+    return first if total is None else total.to(first.dtype)
 
 
 def pair_sum(one: torch.Tensor, other: torch.Tensor, terms: int) -> torch.Tensor:
@@ -378,5 +396,9 @@ def sum_tensors(terms: Sequence[torch.Tensor], start: int = 0) -> torch.Tensor:
 
 
 def _squares(rows: torch.Tensor) -> torch.Tensor:
+    return _norms(rows).square()
+
+
+def _norms(rows: torch.Tensor) -> torch.Tensor:
     norms: torch.Tensor = torch.linalg.vector_norm(rows.reshape(len(rows), -1), dim=1)
-    return norms.square()
+    return norms

@@ -26,8 +26,8 @@ def layer_norm_rule(call: LayerCall) -> Gradients:
         return _trailing(call, None)
     if call.noted is None:
         return _trailing(call, functional.layer_norm(call.input, layer.normalized_shape, eps=layer.eps))
-    means, deviations = call.noted
-    return _trailing(call, (call.input - means).mul_(deviations))
+    means, scales = call.noted
+    return _trailing(call, (call.input - means).mul_(scales))
 
 
 def rms_norm_rule(call: LayerCall) -> Gradients:
@@ -66,9 +66,9 @@ def _channels(call: LayerCall, groups: int) -> Gradients:
     inputs = call.input.to(outputs.dtype).reshape(outputs.shape)
     shape = (1, count * channels, outputs.shape[2], count * groups)
     statistics = call.noted or torch.native_group_norm(inputs, None, None, *shape, call.module.eps)[1:]
-    means, deviations = (each.to(outputs.dtype).reshape(1, -1) for each in statistics)
+    means, scales = (each.to(outputs.dtype).reshape(1, -1) for each in statistics)
     copies = call.module.weight.detach().to(outputs.dtype).repeat(count)
-    _, *sums = _group_norm_backward(outputs, inputs, means, deviations, copies, *shape, [False, True, True])
+    _, *sums = _group_norm_backward(outputs, inputs, means, scales, copies, *shape, [False, True, True])
     named = zip(("weight", "bias"), sums, strict=True)
     return _dense(call, {name: part.view(count, channels) for name, part in named if call.trains(name)})
 
@@ -76,10 +76,11 @@ def _channels(call: LayerCall, groups: int) -> Gradients:
 def _statistics(output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
     """The mean and 1 / standard deviation behind every n(a), which autograd has kept for the backward pass.
 
-    They save the rule a second look at the whole input. None if autograd has not kept them, or not here.
+    They save the rule a second look at the whole input. None if autograd has not kept them, or not here, or where
+    hooks have a say in what it keeps: a checkpoint would compute them anew.
     """
     node: Any = output.grad_fn
-    if type(node).__name__ not in ("NativeGroupNormBackward0", "NativeLayerNormBackward0"):
+    if type(node).__name__ not in ("NativeGroupNormBackward0", "NativeLayerNormBackward0") or _hooks_on_kept_tensors():
         return None
     found = [getattr(node, name, None) for name in ("_saved_result1", "_saved_result2")]
     kept = [each.detach() for each in found if isinstance(each, torch.Tensor)]
@@ -88,6 +89,12 @@ def _statistics(output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | Non
 
 def _dense(call: LayerCall, sums: dict[str, torch.Tensor]) -> Gradients:
     return {tuple(getattr(call.module, name) for name in sums): Dense(tuple(sums.values()))}
+
+
+def _hooks_on_kept_tensors() -> bool:
+    """Whether ``saved_tensors_hooks`` are active; yes if torch does not tell."""
+    active: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    return active is None or active(True) is not None
 
 
 register_rule(nn.LayerNorm, layer_norm_rule, note=_statistics)

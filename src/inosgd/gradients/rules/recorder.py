@@ -53,7 +53,7 @@ class Record(NamedTuple):
             if tensor._version == version:
                 continue
             raise InvalidArgumentError(
-                f"module {self.where!r}: its input was changed in place after the layer had used it; use "
+                f"module {self.where!r}: its input or its states were changed in place after it had used them; use "
                 "operations that are not in place (inplace=False, x = x + y)"
             )
 

@@ -125,6 +125,10 @@ class _LstmLoop(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
+        if torch.is_grad_enabled():  # somebody will differentiate this again
+            raise InvalidArgumentError(
+                "the gradient of an LSTM's output is differentiated again, which is not recorded; use ReferenceEngine"
+            )
         gates, memories, tanhs, weight = ctx.saved_tensors
         of_states, of_memory, _ = gradients
         of_gates, raw = torch.empty_like(gates), torch.empty_like(gates[0])
@@ -315,7 +319,7 @@ def _record_shared(
         form = affine(gradient.transpose(0, 1), [seen for _, seen in trained], len(biases))
         return {(*[weight for weight, _ in trained], *biases): form} if trained or biases else {}
 
-    recorder.add([input_map], parts, [inputs], recorder.where(weights.ih), example_dim=1)
+    recorder.add([input_map], parts, [inputs, before], recorder.where(weights.ih), example_dim=1)
 
 
 def _record_apart(
@@ -332,7 +336,7 @@ def _record_apart(
             **map_gradients(weights.hh, weights.b_hh, before.transpose(0, 1), of_hidden.transpose(0, 1)),
         }
 
-    recorder.add([input_map, offset], parts, [inputs], recorder.where(weights.ih), example_dim=1)
+    recorder.add([input_map, offset], parts, [inputs, before], recorder.where(weights.ih), example_dim=1)
 
 
 def _record_projection(

@@ -73,7 +73,7 @@ def register_rule(
 
     Args:
         module_type: The type of layer.
-        rule: Its rule.
+        rule: Its rule. A `Form` of one's own has to sum in groups of examples; see `Form.weighted_sum`.
         keep_output: Whether the rule reads ``call.output``. Keeping outputs takes memory: a plain step frees most of
             them on the way.
         note: Is shown the output of every call, still with its graph; what it returns is the rule's ``call.noted``.
@@ -81,6 +81,7 @@ def register_rule(
     _RULES[module_type] = rule
     if keep_output:
         reads_output(rule)
+    _notes.pop(rule, None)
     if note is not None:
         _notes[rule] = note
 
