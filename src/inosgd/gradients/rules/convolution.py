@@ -20,7 +20,7 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.grad import conv2d_weight
 
-from inosgd.gradients.rules.forms import Dense, Form, Rows, added_up, groups, pair_sum, weigh_rows
+from inosgd.gradients.rules.forms import Dense, Form, Rows, added_up, groups, pair_sum, squares, weigh_rows
 from inosgd.gradients.rules.rule import Gradients, LayerCall, register_rule
 
 CHUNK_ELEMENTS = 1 << 19
@@ -88,8 +88,8 @@ class Convolved:
         """By the formula above, summed over channel groups, or by the gradients; a chunk of examples at a time."""
         if not self.gram:
             chunks = _chunks(self.inputs, self.outputs, math.prod(self.geometry.weight))
-            forms = (replace(self, inputs=a, outputs=d) for a, d in chunks)
-            return torch.cat([form.by_kernel_row().squared_norms() + form._hidden_squares() for form in forms])
+            parts = [replace(self, inputs=a, outputs=d).by_kernel_row().squared_norms() for a, d in chunks]
+            return torch.cat(parts) + self._hidden_squares()
         inputs, outputs = self._by_group()
         pixels = math.prod(
             (inputs.shape[2 + i] + 2 * self.geometry.padding[i]) // self.geometry.stride[i] for i in (0, 1)
@@ -104,17 +104,14 @@ class Convolved:
     def _hidden_squares(self) -> torch.Tensor:
         """What roundings may take from squared norms of gradients that are not the ones that are summed.
 
-        As in `pair_sum`: 12 sqrt(n) u m, with m = (sum_y |d_y| |a_y|)^2 over the n output pixels y and the input that
-        each of them sees.
+        As in `pair_sum`, 12 sqrt(n) u m with m = (sum_y |d_y| |a_y|)^2 over the n output pixels y and the input a_y
+        that each of them sees. No input pixel is seen more than v times, so that m <= |d|^2 v |a|^2.
         """
-        inputs, outputs = self._by_group()
-        shape, energy = self.geometry, inputs.square().sum(1, keepdim=True)
-        patch = energy.new_ones(1, 1, *shape.kernel)
-        seen = functional.conv2d(energy, patch, None, shape.stride, shape.padding, shape.dilation).clamp_min(0).sqrt()
-        sent = torch.linalg.vector_norm(outputs, dim=1)
-        magnitudes = (seen.flatten(1) * sent.flatten(1)).sum(1).square()
-        margin = 6 * math.sqrt(sent[0].numel()) * torch.finfo(energy.dtype).eps
-        return margin * magnitudes.view(len(self.inputs), -1).sum(1)
+        shape = self.geometry
+        seen = [-(-k // s) if h == 1 else k for k, s, h in zip(shape.kernel, shape.stride, shape.dilation, strict=True)]
+        pixels = self.outputs.shape[2] * self.outputs.shape[3]
+        margin = 6 * math.sqrt(pixels) * torch.finfo(self.outputs.dtype).eps * math.prod(seen)
+        return margin * squares(self.outputs) * squares(self.inputs)
 
     def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
         """One ordinary weight gradient, with the smaller of input and output gradient scaled."""

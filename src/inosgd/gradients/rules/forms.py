@@ -58,7 +58,7 @@ class Dense:
 
     def squared_norms(self) -> torch.Tensor:
         """|g_i|^2, entry by entry."""
-        return sum_tensors([_squares(gradient) for gradient in self.gradients])
+        return sum_tensors([squares(gradient) for gradient in self.gradients])
 
     def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
         """One product of the coefficients with the examples' gradients as rows."""
@@ -98,8 +98,8 @@ class OuterProducts:
     def squared_norms(self) -> torch.Tensor:
         """By the formula above, rounded up."""
         if self.outputs.dim() == 2:
-            scale = sum_tensors([_squares(each) for each in self.inputs], self.biases)
-            return _squares(self.outputs) * scale
+            scale = sum_tensors([squares(each) for each in self.inputs], self.biases)
+            return squares(self.outputs) * scale
         gram = sum_tensors([each @ each.mT for each in self.inputs], self.biases)
         terms = max(self.outputs.shape[2], *(each.shape[2] for each in self.inputs))
         return pair_sum(self.outputs @ self.outputs.mT, gram, terms)
@@ -176,8 +176,9 @@ class Lookups:
             size = max(1, CHUNK_ELEMENTS // (self.table * self.outputs.shape[2]))
             chunks = zip(torch.split(self.outputs, size), torch.split(self.indices, size), strict=True)
             norms = torch.cat([_norms(Lookups(*chunk, self.table).materialise()[0]) for chunk in chunks])
-            hidden = self.outputs.shape[1] * torch.finfo(self.outputs.dtype).eps
-            return (norms + hidden * torch.linalg.vector_norm(self.outputs, dim=2).sum(1)).square()
+            magnitudes: torch.Tensor = torch.linalg.vector_norm(self.outputs, dim=2).sum(1)
+            hidden = self.outputs.shape[1] * torch.finfo(self.outputs.dtype).eps * magnitudes
+            return (norms + hidden).square()
         same = self.indices.unsqueeze(1) == self.indices.unsqueeze(2)
         return pair_sum(self.outputs @ self.outputs.mT, same, self.outputs.shape[2])
 
@@ -222,7 +223,7 @@ class SharedLookups:
 
     def squared_norms(self) -> torch.Tensor:
         """Entry by entry."""
-        return _squares(self.outputs)
+        return squares(self.outputs)
 
     def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
         """The sum of the d_t at every place, in the place's row."""
@@ -395,7 +396,8 @@ def sum_tensors(terms: Sequence[torch.Tensor], start: int = 0) -> torch.Tensor:
     return total
 
 
-def _squares(rows: torch.Tensor) -> torch.Tensor:
+def squares(rows: torch.Tensor) -> torch.Tensor:
+    """The squared norm of every row, whatever its shape."""
     return _norms(rows).square()
 
 
