@@ -319,10 +319,12 @@ class Summed:
 
 def _product(outputs: torch.Tensor, inputs: Sequence[torch.Tensor], scales: torch.Tensor) -> torch.Tensor:
     """sum over rows r of scales[r] d_r a_r^T, with the a of several inputs side by side."""
-    joined = inputs[0] if len(inputs) == 1 else torch.cat([*inputs], dim=1)
+    scales = scales.unsqueeze(1)
+    own = len(inputs) > 1  # then they are copied anyway, and the copy can be changed
+    joined = torch.cat([*inputs], dim=1) if own else inputs[0]
     if joined.shape[1] < outputs.shape[1]:
-        return outputs.mT @ (joined * scales.unsqueeze(1))
-    return (outputs * scales.unsqueeze(1)).mT @ joined
+        return outputs.mT @ (joined.mul_(scales) if own else joined * scales)
+    return (outputs * scales).mT @ joined
 
 
 def affine(outputs: torch.Tensor, inputs: Sequence[torch.Tensor], biases: int) -> Form:
