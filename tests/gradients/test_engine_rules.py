@@ -324,6 +324,23 @@ class TestRecurrent:
         with pytest.raises((InvalidArgumentError, RuntimeError), match=r"in ?place"):
             by_engine(BookkeepingEngine(), model, normal(3, 4, 3))
 
+    def test_a_gradient_that_is_differentiated_again_is_refused(self):
+        """Also where the check before the first batch has seen nothing of it."""
+        model, again = build(Recurrent(nn.LSTM(3, 2, batch_first=True))), []
+
+        def losses(model: nn.Module, examples: torch.Tensor) -> torch.Tensor:
+            inputs = examples.clone().requires_grad_()
+            values = model(inputs).square().sum((1, 2))
+            if again:
+                (slope,) = torch.autograd.grad(values.sum(), inputs, create_graph=True)
+                values = values + slope.square().sum((1, 2))
+            return values
+
+        by_engine(BookkeepingEngine(), model, normal(3, 4, 3), losses)
+        again.append(True)
+        with pytest.raises(InvalidArgumentError, match="differentiated again"):
+            by_engine(BookkeepingEngine(), model, normal(3, 4, 3), losses)
+
 
 class TestPackedSequences:
     """Sequences of different lengths, packed, give what each of them gives alone and without padding."""
