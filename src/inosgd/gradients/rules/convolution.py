@@ -106,6 +106,9 @@ class Convolved:
 
         As in `pair_sum`, 12 sqrt(n) u m with m = (sum_y |d_y| |a_y|)^2 over the n output pixels y and the input a_y
         that each of them sees. No input pixel is seen more than v times, so that m <= |d|^2 v |a|^2.
+
+        Guarantee:
+            That of `pair_sum`: raised by this, the squared norm is not below that of what is summed.
         """
         shape = self.geometry
         seen = [-(-k // s) if h == 1 else k for k, s, h in zip(shape.kernel, shape.stride, shape.dilation, strict=True)]
