@@ -1,42 +1,37 @@
 """Rounding of sums: the room that is left for it, so that bounds proved for real numbers hold for floating-point ones.
 
-A sum of gradients in float32 is rounded relative to the whole sum, while its sensitivity is one example's threshold: an
-owner whose threshold is small against the batch is the one who is exposed. A sum of thresholds T comes with errors of
-the order of u T, u = 2^-24 the unit roundoff. If two neighbouring batches are summed in the same order, most errors are
-the same in both, and they come apart by about u T. But a library chooses its order by the shape of what it sums, which
-one example changes, and errors of equal gradients all have one sign: then the two came apart by up to
+A sum of gradients is rounded relative to the whole sum, while its sensitivity is one example's threshold: an owner
+whose threshold is small against the batch is the one who is exposed. If the sum that is computed is within E of the real
+sum, for every batch, then one example of owner n moves what is computed by at most C_n + 2 E. Sums are therefore shrunk
+by a share s with 2 E = s c, c the smallest threshold:
 
-    1 u T     chains by the compiled kernel, embeddings of words,
-    30 u T    linear and recurrent layers, normalisation, convolutions,
-    60 u T    layers on sequences, embeddings of positions, and convolutions of few pixels,
+    (1 - s) (C_n + s c) <= C_n.
 
-measured with equal gradients, on 1 to 4 threads, in batches of up to 1,024 examples with thresholds 300 times apart, in
-whatever direction the example would have to point. (In the direction of the others, with periodic gradients too and in
-batches of up to 16,384, it was less; in a batch of two, with 250 places each, it was 68 u T of these two, which is far
-less than 64 of the T below.) This takes sums over few examples at once
-(`inosgd.gradients.rules.forms.MOST_AT_ONCE`); over whole batches it was hundreds of u T.
+The share depends on the plan alone; what has to be summed more exactly to stay within E is (`Room`).
 
-Sums are therefore shrunk by the share
+**How exact sums are.** Let c_i be the coefficients and m_i the sum of the norms of what example i adds to the sum: its
+gradient's norm, or more where its contributions cancel. With u = 2^-24, `inosgd.gradients.rules.sums` gives
 
-    s = 64 u T / c,    c the smallest threshold,
+    in float32    an error of at most ROUNDOFFS u sum_i c_i m_i,
+    in float64    an error of at most 2^-42 sum_i c_i m_i, other processes' additions included.
 
-so that one example of owner n moves what is left by (1 - s) C_n + 64 u T <= C_n. T is a bound on a batch's sum of
-thresholds that holds but with probability 1e-20 (Bernstein's inequality), and depends on the plan alone.
+The engine takes float32 where that is at most E *for the batch at hand*, and float64 otherwise; either way the sum is
+within E. Since norms are at least m_i / CANCELLATION, clipping leaves c_i m_i <= CANCELLATION C_i, so that in float64
+E = 2^-36 T will always do, T being a bound on a batch's sum of thresholds.
 
-The factor 64 rests on measurement, not on proof: it is for sums of gradients, not for contributions that cancel within
-an example, and it takes for granted that an example's own gradient is the same whatever else is in the batch. In
-float64 the same share is below 1e-8.
+**The share.** In float32 room is left for contributions that add up to `ROOM_FOR_MAGNITUDES` T:
 
-A sum that P processes compute in parts (`inosgd.distributed`) is rounded P - 1 times more, in whatever order the parts
-are added: each addition errs by at most u times its result, which is no longer than T, so two neighbouring sums come
-apart by 2 (P - 1) u T at most. This is proved, and in float32 it is charged on top: s = (64 + 2 (P - 1)) u T / c. In
-float64 it is below 1e-9 c for P T / c up to four million; clipping leaves 1e-5 c (`inosgd.clipping.MARGIN`), which
-float64 does not use, and so the share is the same for any number of processes.
+    s = 2 ROUNDOFFS u ROOM_FOR_MAGNITUDES T / c,
+
+about 0.1 % for batches of 64 with equal thresholds and 0.7 % for batches of 512. Where that passes `LARGEST_SHARE`, all
+sums are in float64, and the share is 2^-35 T / c. T holds but with probability 1e-20 (Bernstein's inequality); float32
+does not rest on it.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -45,43 +40,67 @@ from inosgd._arrays import IntArray
 from inosgd.errors import InvalidArgumentError
 from inosgd.plan import Terms
 
-ROUNDOFFS = 64.0
-LARGEST_SHARE = 0.05
+ROUNDOFFS = 40.0
+"""No summand of a float32 sum is rounded more often than 38 times."""
+
+CANCELLATION = 64.0
+"""Norms are taken to be at least this part of what an example adds to a sum in all: 1 to 3 times the norm as a rule."""
+
+ROOM_FOR_MAGNITUDES = 2.0
+LARGEST_SHARE = 0.02
+_EXACT = 2.0**-36
 _LOG_FAILURE = math.log(1e20)
 
 
-def leave_room(value: torch.Tensor, terms: Terms, sizes: IntArray) -> torch.Tensor:
-    """``value``, a weighted sum of clipped gradients, shrunk so that its roundings fit into the thresholds; float64.
+@dataclass(frozen=True)
+class Room:
+    """What is left for roundings.
 
-    Args:
-        value: The sum, in the type in which it was accumulated.
-        terms: Rates and thresholds of the step.
-        sizes: How many examples each owner has.
+    Guarantee:
+        If two neighbouring sums, each put together from ``parts`` sums in error by at most ``error``, differ by at most
+        C_n in real numbers, they differ by at most C_n after `leave`.
 
-    Raises:
-        InvalidArgumentError: If more than a twentieth of the signal would go.
+    Attributes:
+        share: By how much sums are shrunk.
+        error: By how much each part may err, in the 2-norm; 0 stands for float64.
     """
-    return value.double() * (1.0 - share_for_rounding(terms, sizes, value.dtype))
 
+    share: float
+    error: float
 
-def share_for_rounding(terms: Terms, sizes: IntArray, dtype: torch.dtype, parts: int = 1) -> float:
-    """By which share sums in ``dtype`` are shrunk; 0 where thresholds are infinite and nothing is bounded.
+    @classmethod
+    def of(cls, terms: Terms, sizes: IntArray, dtype: torch.dtype, parts: int = 1) -> Room:
+        """The room for a step, from the plan alone.
 
-    ``parts`` is how many sums, each over a part of the batch, are added up in ``dtype``.
-    """
-    smallest, largest = float(terms.clipping_thresholds.min()), float(terms.clipping_thresholds.max())
-    if math.isinf(largest):
-        return 0.0
-    additions = 0.0 if dtype == torch.float64 else 2.0 * (parts - 1)
-    share = (ROUNDOFFS + additions) * torch.finfo(dtype).eps / 2 * largest_threshold_sum(terms, sizes) / smallest
-    if not share <= LARGEST_SHARE:
-        raise InvalidArgumentError(
-            f"clipping_thresholds from {smallest:g} to {largest:g} at an expected batch size of "
-            f"{terms.expected_batch_size:g}: roundings of sums in {dtype} could take {share:.1%} of the smallest, and "
-            f"at most {LARGEST_SHARE:.0%} is left for them; train the model in float64, use ReferenceEngine, or plan "
-            "with smaller batches or thresholds closer together"
-        )
-    return share
+        Args:
+            terms: Rates and thresholds of the step.
+            sizes: How many examples each owner has.
+            dtype: The type of the model.
+            parts: How many sums, each over a part of the batch, are added up.
+
+        Raises:
+            InvalidArgumentError: If float64 would not do.
+        """
+        smallest, largest = float(terms.clipping_thresholds.min()), float(terms.clipping_thresholds.max())
+        if math.isinf(largest):
+            return cls(0.0, math.inf)
+        ratio = largest_threshold_sum(terms, sizes) / smallest
+        single = 2 * ROUNDOFFS * torch.finfo(dtype).eps / 2 * ROOM_FOR_MAGNITUDES * ratio
+        if dtype != torch.float64 and single <= LARGEST_SHARE:
+            return cls(single, single * smallest / 2 / parts)
+        share = 2 * _EXACT * ratio
+        if not share <= LARGEST_SHARE:
+            raise InvalidArgumentError(
+                f"clipping_thresholds from {smallest:g} to {largest:g} at an expected batch size of "
+                f"{terms.expected_batch_size:g}: roundings of sums in float64 could take {share:.1%} of the smallest, "
+                f"and at most {LARGEST_SHARE:.0%} is left for them; plan with smaller batches or thresholds closer "
+                "together"
+            )
+        return cls(share, 0.0)
+
+    def leave(self, value: torch.Tensor) -> torch.Tensor:
+        """``value``, a sum in float64, shrunk by the share."""
+        return value * (1.0 - self.share)
 
 
 def largest_threshold_sum(terms: Terms, sizes: IntArray) -> float:

@@ -35,7 +35,7 @@ from inosgd.order import Candidates
 from inosgd.owners import Owners
 from inosgd.plan import Plan, Terms
 from inosgd.randomness import RandomSource, SecureSource, SeededSource, source_from_state
-from inosgd.rounding import share_for_rounding
+from inosgd.rounding import Room
 from inosgd.sampling import PoissonSampler
 
 
@@ -183,10 +183,9 @@ def train_step(trainer: Trainer, state: TrainingState) -> StepDiagnostics:
     Guarantee:
         For each example of owner n, what the step makes public (the new parameters) is a sampled Gaussian
         mechanism with rate q_n and noise multiplier sigma / C_n of the plan's terms. Sums are shrunk by what their
-        roundings may add (`inosgd.rounding` says what of that is proved and what measured) and released on a grid
-        (`inosgd.grid`). The step is in the ledger before it is released; if the ledger refuses it, nothing of it leaves
-        this function. What is charged is what was bounded: the ledger refuses a sum whose sensitivity exceeds the
-        thresholds it charges for.
+        roundings may add (`inosgd.rounding`) and released on a grid (`inosgd.grid`). The step is in the ledger before
+        it is released; if the ledger refuses it, nothing of it leaves this function. What is charged is what was
+        bounded: the ledger refuses a sum whose sensitivity exceeds the thresholds it charges for.
 
     If anything raises before the step is recorded (the model, its loss, an engine, the ledger), parameters, optimizer,
     random streams, ledger and step are as before. If the optimizer raises, the step has been charged for: go on from
@@ -210,6 +209,7 @@ def _recorded_sum(trainer: Trainer, state: TrainingState) -> tuple[Terms, Bounde
     indices = _sampler(trainer, state, terms).draw(state.sampling)
     rows = trainer.owners.of(indices)
     thresholds = terms.thresholds_of(rows)
+    room = Room.of(terms, table.sizes, _precision(state.model), peers.size)
 
     with peers.batch(indices, streams) as batch, torch_seeded_by(state.masks, peers.rank) as drew:
         examples = trainer.store.take(indices[batch.mine])  # in one process: all of them
@@ -220,11 +220,10 @@ def _recorded_sum(trainer: Trainer, state: TrainingState) -> tuple[Terms, Bounde
             tail = trainer.method.tail(trainer.plan.expected_threshold_sum(state.step))
             weights = importance_weights(tail, thresholds, ranking)
             factors = trainer.method.clipping.factors(measured.grad_norms, thresholds)
-            summed = gradients.weighted_sum((weights * factors)[batch.mine])
+            summed = gradients.weighted_sum((weights * factors)[batch.mine], room.error)
         part = BoundedSum(summed, terms.clipping_thresholds)
-        share = share_for_rounding(terms, table.sizes, summed.dtype, peers.size)
         record = partial(_record, state, terms, part.sensitivity)
-        total = replace(part, value=batch.sum(summed, record, drew).double() * (1.0 - share))
+        total = replace(part, value=room.leave(batch.sum(summed, record, drew)))
     return terms, total, StepDiagnostics(len(indices), int(measured.not_finite.sum()))
 
 
@@ -349,6 +348,12 @@ def model_digest(model: nn.Module) -> str:
             digest.update(f"{name} {tuple(value.shape)} {value.dtype} ".encode())
             digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def _precision(model: nn.Module) -> torch.dtype:
+    """The less precise of the types of the trained parameters."""
+    types = {parameter.dtype for parameter in model.parameters() if parameter.requires_grad}
+    return torch.float64 if types == {torch.float64} else torch.float32
 
 
 def _check_precision(model: nn.Module) -> None:

@@ -21,13 +21,12 @@ from torch import nn
 
 from inosgd._arrays import FloatArray, IntArray
 from inosgd.audit.practice import Practice, Sampler
-from inosgd.gradients.rules.forms import MOST_AT_ONCE
 from inosgd.importance import Tail, importance_weights
 from inosgd.mechanism import BoundedSum, release
 from inosgd.order import Candidates
 from inosgd.plan import Terms
 from inosgd.randomness import RandomSource
-from inosgd.rounding import leave_room
+from inosgd.rounding import Room
 from inosgd.studies.study import StudyData
 
 ACTIVATIONS = (nn.Tanh, nn.ReLU, nn.Sigmoid, nn.GELU, nn.ELU, nn.SiLU, nn.LeakyReLU)
@@ -207,14 +206,13 @@ def _coefficients(
 def _weighted_sums(
     received: Sequence[torch.Tensor], slopes: Sequence[torch.Tensor], scales: torch.Tensor
 ) -> torch.Tensor:
-    """One row per model: the weighted sum of its batch's gradients, flat; of groups in float64, as engines do it."""
+    """One row per model: the weighted sum of its batch's gradients, flat, in float64."""
     parts = []
     for value, slope in zip(received, slopes, strict=True):
         present = scales != 0
-        kept, values = torch.where(present, slope * scales, 0.0), torch.where(present, value, 0.0)
-        groups = zip(torch.split(kept, MOST_AT_ONCE, 1), torch.split(values, MOST_AT_ONCE, 1), strict=True)
-        sums = [((outputs.transpose(1, 2) @ inputs).flatten(1), outputs.sum(1)) for outputs, inputs in groups]
-        parts += [torch.stack(each).sum(0, dtype=torch.float64).to(kept) for each in zip(*sums, strict=True)]
+        outputs = torch.where(present, slope.double() * scales, 0.0)
+        inputs = torch.where(present, value, 0.0).double()
+        parts += [(outputs.transpose(1, 2) @ inputs).flatten(1), outputs.sum(1)]
     return torch.cat(parts, dim=1)
 
 
@@ -223,7 +221,8 @@ def _released(sums: torch.Tensor, lanes: Sequence[_Lane], terms: Terms) -> torch
     rows = []
     for total, lane in zip(sums, lanes, strict=True):
         sizes = np.bincount(lane.owners, minlength=len(terms.sampling_rates))
-        bounded = BoundedSum(leave_room(total, terms, sizes), terms.clipping_thresholds)
+        room = Room.of(terms, sizes, torch.float32)
+        bounded = BoundedSum(room.leave(total), terms.clipping_thresholds)
         rows.append(release(bounded, terms.noise_scale, lane.noise))
     return torch.stack(rows)
 

@@ -105,11 +105,11 @@ class SplitBatch:
         """See `BatchGradients.measure`."""
         return self.result
 
-    def weighted_sum(self, coefficients: FloatArray) -> torch.Tensor:
+    def weighted_sum(self, coefficients: FloatArray, error: float = 0.0) -> torch.Tensor:
         """See `BatchGradients.weighted_sum`."""
         _validate.same_length(coefficients=coefficients, losses=self.result.losses)
         parameters = list(self.task.parameters.values())
-        total = flatten([None] * len(parameters), parameters).double()
+        total = flatten([None] * len(parameters), parameters)
         drawn = not self.before[0].same_as(self.after)
         for rows, state in zip(self.pieces, self.before, strict=True):
             passing = rows if drawn else rows[torch.from_numpy(coefficients)[rows] != 0]
@@ -118,9 +118,9 @@ class SplitBatch:
                 state.restore()
                 page = record_pass(self.task, _take(self.examples, passing))
                 self._check_unchanged(passing, page.losses)
-                total += page.weighted_sum(scales)
+                total += page.weighted_sum(scales, error / len(self.pieces))
         self.after.restore()
-        return total.to(parameters[0].dtype)
+        return total
 
     def _check_unchanged(self, rows: torch.Tensor, losses: torch.Tensor) -> None:
         first = torch.from_numpy(self.result.losses[rows.numpy()]).to(losses)

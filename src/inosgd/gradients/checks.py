@@ -223,6 +223,7 @@ def _check_inputs(of_inputs: list[torch.Tensor], index: int) -> None:
 
 
 def _check_parts(task: Task, expected: list[torch.Tensor], actual: torch.Tensor, norm: float) -> None:
+    actual = actual.to(expected[0].dtype)
     tolerance = torch.finfo(actual.dtype).eps ** 0.5
     size = flatten(expected, list(task.parameters.values())).norm()
     pieces = torch.split(actual, [part.numel() for part in expected])

@@ -21,8 +21,8 @@ from inosgd.kept import keep, kept_at, read_kept
 SWITCH = "INOSGD_COMPILE"
 """The environment variable that turns compiled code off when it is 0."""
 
-OPTIONS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=fast", "-Wno-psabi", "-shared", "-fPIC")
-"""No option that changes what NaN and infinity mean."""
+OPTIONS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-Wno-psabi", "-shared", "-fPIC")
+"""No option that changes what NaN and infinity mean, and none that lets the compiler choose how often to round."""
 
 _SECONDS = 120
 
@@ -54,7 +54,8 @@ def _loaded(content: bytes) -> ctypes.CDLL:
 
 def _fingerprint(source: Path, compiler: str) -> str:
     found = os.stat(compiler)
-    parts = (source.read_text(encoding="utf-8"), compiler, found.st_size, found.st_mtime_ns, *OPTIONS, _processor())
+    texts = [file.read_text(encoding="utf-8") for file in (source, *sorted(source.parent.glob("*.h")))]
+    parts = (*texts, compiler, found.st_size, found.st_mtime_ns, *OPTIONS, _processor())
     return sha256(repr(parts).encode())[:16]
 
 

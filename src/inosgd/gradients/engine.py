@@ -6,7 +6,7 @@ model:
 
     with engine.on(model, losses, examples) as gradients:
         measured = gradients.measure()
-        total = gradients.weighted_sum(coefficients)
+        total = gradients.weighted_sum(coefficients, error)
 """
 
 from __future__ import annotations
@@ -48,12 +48,18 @@ class BatchGradients(Protocol):
     """The per-example gradients of one batch, with respect to all trainable parameters."""
 
     def measure(self) -> Measured:
-        """Each example's loss and the 2-norm of its gradient over all trainable parameters."""
+        """Each example's loss, and a bound on the 2-norm of its gradient over all trainable parameters.
 
-    def weighted_sum(self, coefficients: FloatArray) -> torch.Tensor:
-        """sum_i coefficients[i] g_i, flat, in the order of `trainable_parameters`.
+        Both are functions of the example and the model alone, to the last bit, whatever else is in the batch.
+        """
 
-        An example with coefficient 0 contributes exactly nothing, even if its gradient holds NaN.
+    def weighted_sum(self, coefficients: FloatArray, error: float = 0.0) -> torch.Tensor:
+        """sum_i coefficients[i] g_i, flat, in the order of `trainable_parameters`, in float64.
+
+        Guarantee:
+            The 2-norm of its error is at most ``error``, and what float64 rounds (`inosgd.rounding`): sums are in
+            float64 unless those in the type of the model are known to be that exact. An example with coefficient 0
+            contributes exactly nothing, even if its gradient holds NaN.
         """
 
 

@@ -29,10 +29,14 @@ from inosgd.gradients.rules.attention import ATTENTION, recorded_attention
 from inosgd.gradients.rules.chain import ChainGradients
 from inosgd.gradients.rules.chain_kernel import KernelGradients
 from inosgd.gradients.rules.fallback import fallback_rule
-from inosgd.gradients.rules.forms import Form, Summed
+from inosgd.gradients.rules.forms import Bounds, Form, Summed, added
 from inosgd.gradients.rules.recorder import Record, Recorder
 from inosgd.gradients.rules.recurrent import CELLS, recorded_recurrence
 from inosgd.gradients.rules.rule import Gradients, rule_for
+from inosgd.rounding import CANCELLATION, ROUNDOFFS
+
+_SQUARE_ROOT_OF_NOTHING = 1e-150
+"""What may be left of a norm whose square is below the smallest float64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,35 +98,58 @@ def _stand_in(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Page:
-    """What one pass left: losses, gradient norms, and the gradients themselves in compact forms."""
+    """What one pass left: losses, bounds on gradients, and the gradients themselves in compact forms.
+
+    Attributes:
+        parameters: The trained parameters, in their order.
+        losses: One per example.
+        forms: The gradients.
+        norms: At least every example's gradient norm, and at least a `CANCELLATION`-th of its magnitude.
+        magnitudes: At least the sum of the norms of all that an example adds to a sum; see `Bounds`.
+    """
 
     parameters: tuple[nn.Parameter, ...]
     losses: torch.Tensor
     forms: Gradients
     norms: FloatArray
+    magnitudes: FloatArray
 
     def measure(self) -> Measured:
         """See `BatchGradients.measure`."""
         return Measured(self.losses.double().cpu().numpy(), self.norms)
 
     @torch.no_grad()
-    def weighted_sum(self, coefficients: FloatArray) -> torch.Tensor:
-        """See `BatchGradients.weighted_sum`. Next to gradients that are not finite, 0 must not be multiplied."""
+    def weighted_sum(self, coefficients: FloatArray, error: float = 0.0) -> torch.Tensor:
+        """See `BatchGradients.weighted_sum`. Next to gradients that are not finite, 0 must not be multiplied.
+
+        Coefficients are scaled by a power of two to where ``error`` is about 1: then what the products lose below the
+        smallest normal number, 2^-126 times numbers that are no larger than 2^64, is nothing beside it.
+        """
         _validate.same_length(coefficients=coefficients, losses=self.losses)
-        scales = torch.from_numpy(coefficients).to(self.parameters[0])
-        by_kernel = self._all_by_kernel()
+        single = self._single_will_do(coefficients, error)
+        unit = 2.0 ** np.frexp(error)[1] if single and error else 1.0
+        scales = torch.from_numpy(coefficients / unit).to(self.losses.device)
+        by_kernel = self._all_by_kernel() if single else None
         if by_kernel is not None:
-            return by_kernel.flat_sum(scales)
+            return by_kernel.flat_sum(scales) * unit
         forms = list(self.forms.values())
         if not np.isfinite(self.norms).all():
             rows = torch.from_numpy(np.flatnonzero(coefficients)).to(scales.device)
             forms, scales = [form.select(rows) for form in forms], scales[rows]
-        return self._flat(forms, scales)
+        return self._flat(forms, scales, single) * unit
 
-    def _flat(self, forms: Sequence[Form], coefficients: torch.Tensor) -> torch.Tensor:
+    def _single_will_do(self, coefficients: FloatArray, error: float) -> bool:
+        """Whether a sum in the type of the model is in error by at most ``error``; see `inosgd.rounding`."""
+        dtype = self.parameters[0].dtype
+        if dtype == torch.float64:
+            return True
+        magnitude = float(np.dot(np.abs(coefficients), np.where(coefficients == 0, 0.0, self.magnitudes)))
+        return 1e-12 < error < 1e12 and ROUNDOFFS * torch.finfo(dtype).eps / 2 * magnitude <= 0.99 * error
+
+    def _flat(self, forms: Sequence[Form], coefficients: torch.Tensor, single: bool) -> torch.Tensor:
         sums: dict[int, torch.Tensor] = {}
         for parameters, form in zip(self.forms, forms, strict=True):
-            parts = form.weighted_sum(coefficients)
+            parts = form.weighted_sum(coefficients, single=single)
             sums.update({id(parameter): part for parameter, part in zip(parameters, parts, strict=True)})
         return flatten([sums.get(id(parameter)) for parameter in self.parameters], self.parameters)
 
@@ -139,7 +166,7 @@ def record_pass(task: Task, examples: Examples) -> Page:
     count = count_examples(examples)
     if count == 0:
         nothing = next(iter(task.parameters.values())).new_zeros(0)
-        return Page(tuple(task.parameters.values()), nothing, {}, np.zeros(0))
+        return Page(tuple(task.parameters.values()), nothing, {}, np.zeros(0), np.zeros(0))
     recorder = Recorder(count, task.functions)
     return read_page(task, forward(task, examples, recorder), recorder.records)
 
@@ -159,16 +186,18 @@ def read_page(task: Task, losses: torch.Tensor, records: Sequence[Record]) -> Pa
     gradients = _output_gradients(losses, records)
     with torch.no_grad():
         forms = _forms(records, gradients, len(losses))
-        squares = [form.squared_norms() for form in forms.values()] or [torch.zeros_like(losses)]
-        total = squares[0] if len(squares) == 1 else torch.stack(squares).sum(0, dtype=torch.float64)
-        norms = np.sqrt(total.cpu().numpy(), dtype=np.float64)
-        return Page(tuple(task.parameters.values()), losses.detach(), forms, norms)
+        nothing = torch.zeros_like(losses, dtype=torch.float64)
+        found = added([form.bounds() for form in forms.values()] or [Bounds(nothing, nothing)])
+        norms, magnitudes = (np.sqrt(each.cpu().numpy()) for each in found)
+        norms = np.maximum(norms, magnitudes / CANCELLATION) + _SQUARE_ROOT_OF_NOTHING
+        return Page(tuple(task.parameters.values()), losses.detach(), forms, norms, magnitudes)
 
 
 def flatten(parts: Sequence[torch.Tensor | None], parameters: Sequence[nn.Parameter]) -> torch.Tensor:
-    """The parts side by side; None stands for a parameter that nothing depends on."""
+    """The parts side by side, in float64; None stands for a parameter that nothing depends on."""
     pairs = zip(parts, parameters, strict=True)
-    return torch.cat([like.new_zeros(like.numel()) if part is None else part.reshape(-1) for part, like in pairs])
+    flat = [like.new_zeros(like.numel()) if part is None else part.reshape(-1) for part, like in pairs]
+    return torch.cat([each.double() for each in flat])
 
 
 class _RecordedFunctions(TorchFunctionMode):

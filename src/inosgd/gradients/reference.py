@@ -64,7 +64,7 @@ class _ReferenceGradients:
     def measure(self) -> Measured:
         return Measured(self.losses.double().cpu().numpy(), row_norms(self.gradients))
 
-    def weighted_sum(self, coefficients: FloatArray) -> torch.Tensor:
+    def weighted_sum(self, coefficients: FloatArray, error: float = 0.0) -> torch.Tensor:
         return combine(self.gradients, coefficients)
 
 

@@ -6,21 +6,20 @@ of it is known beforehand,
     a_{l+1} = f_l(W_l a_l + b_l),    d_l = (W_{l+1}^T d_{l+1}) f_l'(a_{l+1}),
 
 so that it passes without a graph. The d_l and a_l of all layers lie in one block of memory, one feature per row and
-one example per column, so that every layer's rows are contiguous and norms of all layers are one product.
+one example per column, so that every layer's rows are contiguous.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import nn
 
 from inosgd.errors import InvalidArgumentError
-from inosgd.gradients.rules.forms import OuterProducts, Rows, groups
+from inosgd.gradients.rules.forms import Bounds, OuterProducts, Rows, added
 from inosgd.gradients.rules.recorder import Recorder
 from inosgd.gradients.rules.rule import Gradients
 
@@ -181,9 +180,6 @@ class ChainRun:
 class ChainGradients:
     """Gradients of a chain's weights and biases: |g|^2 = sum over layers of |d|^2 (|a|^2 + 1).
 
-    Sums over the rows of one layer are products with a matrix of zeros and ones, so that the number of operations
-    does not grow with the layers.
-
     Attributes:
         values: The d of all layers, then the a of all layers: (features, examples).
         widths: How many rows each of them has.
@@ -194,35 +190,17 @@ class ChainGradients:
     widths: tuple[int, ...]
     biased: tuple[bool, ...]
 
-    def squared_norms(self) -> torch.Tensor:
+    def bounds(self) -> Bounds:
         """By the formula above, without the 1 where there is no bias."""
-        segments, ones = _segments(self.widths, self.biased, self.values.dtype, self.values.device)
-        of_outputs, of_inputs = torch.addmm(ones, segments, self.values.square()).chunk(2)
-        return (of_outputs * of_inputs).sum(0)
+        return added(layer.bounds() for layer in self.apart())
 
-    def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
-        """One product per layer, after one scaling for all."""
-        if len(groups(len(coefficients))) == 1:
-            return self._sum_at_once(coefficients)
-        of_layers = [single.weighted_sum(coefficients) for single in self.apart()]
-        return [part for parts in of_layers for part in parts]
-
-    def _sum_at_once(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
-        parts = self._parts()
-        count = len(self.biased)
-        of_outputs = self.values[: sum(self.widths[:count])]
-        scaled = (of_outputs * coefficients).split_with_sizes(self.widths[:count])
-        biases = (of_outputs @ coefficients).split_with_sizes(self.widths[:count])
-        sums = []
-        for rows, inputs, bias, biased in zip(scaled, parts[count:], biases, self.biased, strict=True):
-            sums.append(rows @ inputs.mT)
-            if biased:
-                sums.append(bias)
-        return sums
+    def weighted_sum(self, coefficients: torch.Tensor, *, single: bool) -> Sequence[torch.Tensor]:
+        """Layer by layer."""
+        return [part for layer in self.apart() for part in layer.weighted_sum(coefficients, single=single)]
 
     def materialise(self) -> Sequence[torch.Tensor]:
         """Layer by layer."""
-        return [part for single in self.apart() for part in single.materialise()]
+        return [part for layer in self.apart() for part in layer.materialise()]
 
     def apart(self) -> list[OuterProducts]:
         """The layers as forms of their own."""
@@ -255,16 +233,6 @@ class _Passed(torch.autograd.Function):
             )
         first = ctx.run.pull(gradients[0])
         return (ctx.run.layers[0].weight.mT @ first).mT, None, None
-
-
-@lru_cache(maxsize=256)
-def _segments(
-    widths: tuple[int, ...], biased: tuple[bool, ...], dtype: torch.dtype, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """A matrix whose row j has ones in the columns of segment j, and what is added to the sums of inputs."""
-    owner = torch.arange(len(widths)).repeat_interleave(torch.tensor(widths))
-    matrix = torch.nn.functional.one_hot(owner, len(widths)).mT.to(dtype=dtype, device=device).contiguous()
-    return matrix, torch.tensor([False] * len(biased) + list(biased)).to(matrix).unsqueeze(1)
 
 
 def _linear_layer(module: nn.Module) -> Layer | None:

@@ -5,27 +5,22 @@
 // Values are a block with a row for each feature and a column for each example: first d_1 .. d_L, then a_1 .. a_L, then
 // room for one vector. The last vector of a row may reach into the next row, or into that room: it is computed with what
 // lies there, and only the row's own part of it is stored or summed. Everything is computed in the precision of the
-// weights, on one thread, in an order that depends on shapes alone; sums over examples go on in double after every BLOCK.
+// weights, on one thread. What is computed for an example is the same in any column, batch and tile: every product is added
+// up by `multiply_add`, in the order of the features. Sums over examples go on in double after every BLOCK.
 
-#include <cstring>
+#include <limits>
 #include <type_traits>
 #include <vector>
 
+#include "vectors.h"
+
 #if defined(__AVX512F__)
-constexpr int BYTES = 64, ROWS = 4, VECTORS = 4;  // 16 of 32 registers add up
-#elif defined(__AVX__)
-constexpr int BYTES = 32, ROWS = 4, VECTORS = 2;  // 8 of 16
+constexpr int ROWS = 4, VECTORS = 4;  // 16 of 32 registers add up
 #else
-constexpr int BYTES = 16, ROWS = 4, VECTORS = 2;
+constexpr int ROWS = 4, VECTORS = 2;  // 8 of 16
 #endif
 
-constexpr long BLOCK = 256;
-
-#define INLINE static inline __attribute__((always_inline))
-
-template <typename T, int Bytes = BYTES> struct Vector { typedef T type __attribute__((vector_size(Bytes))); };
-template <typename T, int Bytes = BYTES> using V = typename Vector<T, Bytes>::type;
-template <typename T> constexpr long LANES = BYTES / sizeof(T);
+template <typename T> constexpr long BLOCK = 32 * LANES<T>;  // 32 products of a lane are added up one after the other
 template <int N> using Size = std::integral_constant<int, N>;
 
 template <typename T> struct Chain {
@@ -43,12 +38,6 @@ template <typename T> struct Chain {
     }
 };
 
-template <typename T> INLINE V<T> load(const T *from) {
-    V<T> value;
-    std::memcpy(&value, from, BYTES);
-    return value;
-}
-
 // The first `count` entries, and zeros.
 template <typename T> INLINE V<T> load_part(const T *from, long count) {
     V<T> value = {};
@@ -59,8 +48,6 @@ template <typename T> INLINE V<T> load_part(const T *from, long count) {
 template <typename T> INLINE void store(T *to, V<T> value, long count) {
     std::memcpy(to, &value, count < LANES<T> ? count * sizeof(T) : BYTES);
 }
-
-template <typename T> INLINE V<T> all(T value) { return V<T>{} + value; }
 
 // The sum of a vector's entries, half by half.
 template <typename T, int Bytes = BYTES> INLINE T sum_of(V<T, Bytes> value) {
@@ -86,7 +73,7 @@ INLINE void tile(const T *weight, long row, long column, long inner, const T *bi
         V<T> inputs[K];
         for (int k = 0; k < K; k++) inputs[k] = load<T>(from + j * stride + k * LANES<T>);
         for (int i = 0; i < R; i++)
-            for (int k = 0; k < K; k++) sums[i][k] += weight[i * row + j * column] * inputs[k];
+            for (int k = 0; k < K; k++) sums[i][k] = multiply_add(all<T>(weight[i * row + j * column]), inputs[k], sums[i][k]);
     }
     for (int i = 0; i < R; i++)
         for (int k = 0; k < K; k++) {
@@ -153,27 +140,34 @@ template <typename T> static void forward(const Chain<T> &chain, const T *inputs
             outputs[example * last + feature] = end[feature * examples + example];
 }
 
-// Adds |d|^2 (|a|^2 + 1) to the examples' squares; without the 1 where there is no bias.
+// At least the sum of `count` squares that was computed, with what roundings and underflow may have taken from it.
+template <typename T> INLINE double raised(T sum, long count) {
+    typedef std::numeric_limits<T> Limits;
+    return double(sum) * (1 + (count + 4) * double(Limits::epsilon())) + 2 * count * double(Limits::min());
+}
+
+// Adds at least |d|^2 (|a|^2 + 1) to the examples' squares; without the 1 where there is no bias.
 template <typename T>
-INLINE void add_squares(const T *d, long outputs, const T *a, long inputs, bool biased, long stride, T *squares) {
+INLINE void add_squares(const T *d, long outputs, const T *a, long inputs, bool biased, long stride, double *squares) {
     for (long at = 0; at < stride; at += LANES<T>) {
         V<T> of_outputs = {}, of_inputs = all<T>(biased ? T(1) : T(0));
         for (long i = 0; i < outputs; i++) {
             const V<T> value = load<T>(d + i * stride + at);
-            of_outputs += value * value;
+            of_outputs = multiply_add(value, value, of_outputs);
         }
         for (long i = 0; i < inputs; i++) {
             const V<T> value = load<T>(a + i * stride + at);
-            of_inputs += value * value;
+            of_inputs = multiply_add(value, value, of_inputs);
         }
-        store<T>(squares + at, load<T>(squares + at) + of_outputs * of_inputs, LANES<T>);
+        for (int lane = 0; lane < LANES<T>; lane++)
+            squares[at + lane] += raised<T>(of_outputs[lane], outputs) * raised<T>(of_inputs[lane], inputs + 1);
     }
 }
 
 // All d, from the chain's output and its gradient as (examples, features), and the squared norms of the examples'
-// gradients. Returns whether all of these are finite.
+// gradients, rounded up. Returns whether all of these are finite.
 template <typename T>
-static bool backward(const Chain<T> &chain, const T *output, const T *gradient, T *values, T *squared_norms) {
+static bool backward(const Chain<T> &chain, const T *output, const T *gradient, T *values, double *squared_norms) {
     const long examples = chain.examples, *widths = chain.widths, last = widths[chain.layers];
     T *d = values + (chain.outputs() - last) * examples;
     const T *a = values + chain.outputs() * examples;
@@ -184,7 +178,7 @@ static bool backward(const Chain<T> &chain, const T *output, const T *gradient, 
             const bool stopped = chain.rectified[chain.layers - 1] && output[at] <= 0;
             d[feature * examples + example] = stopped ? T(0) : gradient[at];
         }
-    std::vector<T> squares(examples + LANES<T>);
+    std::vector<double> squares(examples + LANES<T>);
     for (long layer = chain.layers - 1;; layer--) {
         add_squares(d, widths[layer + 1], a, widths[layer], chain.biases[layer] != nullptr, examples, squares.data());
         if (layer == 0) break;
@@ -194,9 +188,9 @@ static bool backward(const Chain<T> &chain, const T *output, const T *gradient, 
         d = next;
         a -= widths[layer - 1] * examples;
     }
-    std::memcpy(squared_norms, squares.data(), examples * sizeof(T));
-    T nothing = 0;
-    for (long example = 0; example < examples; example++) nothing += T(0) * squared_norms[example];
+    std::memcpy(squared_norms, squares.data(), examples * sizeof(double));
+    double nothing = 0;
+    for (long example = 0; example < examples; example++) nothing += 0 * squared_norms[example];
     return nothing == 0;
 }
 
@@ -207,7 +201,7 @@ INLINE void add_products(const T *coefficients, const T *d, const T *a, long str
     for (int i = 0; i < R; i++) scaled[i] = loaded(coefficients) * loaded(d + i * stride);
     for (int j = 0; j < K; j++) {
         const V<T> input = loaded(a + j * stride);
-        for (int i = 0; i < R; i++) found[i][j] += scaled[i] * input;
+        for (int i = 0; i < R; i++) found[i][j] = multiply_add(scaled[i], input, found[i][j]);
     }
 }
 
@@ -247,11 +241,11 @@ template <typename T, int Count = LANES<T>> INLINE V<T> sums_of(const V<T> *valu
 
 // sums[i * columns + j] = sum_k coefficients[k] d[i, k] a[j, k] for R rows and K columns.
 template <typename T, int R, int K>
-INLINE void dots(const T *coefficients, const T *d, const T *a, long columns, long stride, T *sums) {
+INLINE void dots(const T *coefficients, const T *d, const T *a, long columns, long stride, double *sums) {
     double totals[R * K] = {};
     for (long at = 0; at < stride;) {
         V<T> found[R][K] = {};
-        const long end = at + BLOCK < stride ? at + BLOCK : stride;
+        const long end = at + BLOCK<T> < stride ? at + BLOCK<T> : stride;
         for (; at + LANES<T> <= end; at += LANES<T>)
             add_products<T, R, K>(coefficients + at, d + at, a + at, stride, load<T>, found);
         if (at < end) {
@@ -269,11 +263,11 @@ INLINE void dots(const T *coefficients, const T *d, const T *a, long columns, lo
         }
     }
     for (int i = 0; i < R; i++)
-        for (int j = 0; j < K; j++) sums[i * columns + j] = T(totals[i * K + j]);
+        for (int j = 0; j < K; j++) sums[i * columns + j] = totals[i * K + j];
 }
 
 template <typename T, int R>
-INLINE void rows_of_dots(const T *coefficients, const T *d, const T *a, long columns, long stride, T *sums) {
+INLINE void rows_of_dots(const T *coefficients, const T *d, const T *a, long columns, long stride, double *sums) {
     in_tiles<VECTORS>(
         columns, [=](long j) { dots<T, R, VECTORS>(coefficients, d, a + j * stride, columns, stride, sums + j); },
         [=](long j) { dots<T, R, 1>(coefficients, d, a + j * stride, columns, stride, sums + j); });
@@ -281,7 +275,7 @@ INLINE void rows_of_dots(const T *coefficients, const T *d, const T *a, long col
 
 // The weighted sums of all gradients, one layer after the other, the bias after the weight.
 template <typename T>
-static void weighted_sum(const Chain<T> &chain, const T *coefficients, const T *values, T *sums) {
+static void weighted_sum(const Chain<T> &chain, const T *coefficients, const T *values, double *sums) {
     const long examples = chain.examples, *widths = chain.widths;
     const std::vector<T> ones(examples, T(1));  // a bias is the weight of an input that is always 1
     const T *one = ones.data(), *d = values, *a = values + chain.outputs() * examples;
@@ -303,16 +297,16 @@ static void weighted_sum(const Chain<T> &chain, const T *coefficients, const T *
     }
 }
 
-#define FOR_TYPE(T)                                                                                              \
-    void forward_##T(const Chain<T> *chain, const T *inputs, T *values, T *outputs) {                            \
-        forward<T>(*chain, inputs, values, outputs);                                                             \
-    }                                                                                                            \
-    bool backward_##T(const Chain<T> *chain, const T *output, const T *gradient, T *values, T *squared_norms) {  \
-        return backward<T>(*chain, output, gradient, values, squared_norms);                                     \
-    }                                                                                                            \
-    void weighted_sum_##T(const Chain<T> *chain, const T *coefficients, const T *values, T *sums) {              \
-        weighted_sum<T>(*chain, coefficients, values, sums);                                                     \
-    }                                                                                                            \
+#define FOR_TYPE(T)                                                                                                  \
+    void forward_##T(const Chain<T> *chain, const T *inputs, T *values, T *outputs) {                                \
+        forward<T>(*chain, inputs, values, outputs);                                                                 \
+    }                                                                                                                \
+    bool backward_##T(const Chain<T> *chain, const T *output, const T *gradient, T *values, double *squared_norms) { \
+        return backward<T>(*chain, output, gradient, values, squared_norms);                                         \
+    }                                                                                                                \
+    void weighted_sum_##T(const Chain<T> *chain, const T *coefficients, const T *values, double *sums) {             \
+        weighted_sum<T>(*chain, coefficients, values, sums);                                                         \
+    }                                                                                                                \
     long lanes_##T() { return LANES<T>; }
 
 extern "C" {

@@ -22,7 +22,7 @@ from torch import nn
 
 from inosgd.gradients.compiling import compiled
 from inosgd.gradients.rules.chain import ACTIVATIONS, ChainGradients, ChainRun, Layer, Run, parameters_of
-from inosgd.gradients.rules.forms import OuterProducts, Rows
+from inosgd.gradients.rules.forms import Bounds, OuterProducts, Rows
 from inosgd.gradients.rules.rule import Gradients
 
 SOURCE = Path(__file__).with_suffix(".cpp")
@@ -95,7 +95,7 @@ class KernelRun:
         layers: The layers of the chain.
         shape: Their shape.
         block: d_1 .. d_L and then a_1 .. a_L, one row per feature and one column per example, and room for one vector.
-        squares: The squared norms of the examples' gradients, after the backward pass.
+        squares: At least the squared norms of the examples' gradients, after the backward pass.
     """
 
     def __init__(self, functions: Kernel, shape: Shape, layers: Sequence[Layer], inputs: torch.Tensor) -> None:
@@ -105,7 +105,7 @@ class KernelRun:
         known, count = layout(shape), len(inputs)
         self._output = inputs.new_empty(count, shape.widths[-1])
         self.block = inputs.new_empty(sum(known.rows) * count + functions.lanes)
-        self.squares = inputs.new_empty(count)
+        self.squares = inputs.new_empty(count, dtype=torch.float64)
         pointers = ctypes.c_void_p * len(layers)
         self._kept_alive = [
             parameter.untyped_storage() for parameter in parameters_of(layers)
@@ -140,11 +140,14 @@ class KernelRun:
         return {parameters_of(self.layers): KernelGradients(self)}
 
     def weighted_sum(self, coefficients: torch.Tensor) -> torch.Tensor:
-        """The weighted sums of all layers side by side, the bias after the weight.
+        """The weighted sums of all layers side by side, the bias after the weight, in float64.
+
+        A summand is rounded at most 38 times on its way: twice before it is one, 32 times in its lane, 4 times where
+        lanes are folded; see `inosgd.gradients.rules.sums`.
 
         Next to gradients that are not finite, 0 must not be multiplied: such an example is taken out of the block.
         """
-        total = self.block.new_empty(layout(self.shape).numbers)
+        total = self.block.new_empty(layout(self.shape).numbers, dtype=torch.float64)
         block = self.block if self._finite else self._without((coefficients == 0) & ~self.squares.isfinite())
         self._call(self._functions.weighted_sum, coefficients.to(self.block).contiguous(), block, total)
         return total
@@ -169,16 +172,18 @@ class KernelGradients:
 
     run: KernelRun
 
-    def squared_norms(self) -> torch.Tensor:
+    def bounds(self) -> Bounds:
         """Known since the backward pass."""
-        return self.run.squares
+        return Bounds(self.run.squares, self.run.squares)
 
     def flat_sum(self, coefficients: torch.Tensor) -> torch.Tensor:
-        """The same as `weighted_sum`, side by side."""
+        """The same as `weighted_sum` with ``single``, side by side."""
         return self.run.weighted_sum(coefficients)
 
-    def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
-        """By the kernel, in one call."""
+    def weighted_sum(self, coefficients: torch.Tensor, *, single: bool) -> Sequence[torch.Tensor]:
+        """By the kernel, in one call; layer by layer where that is not exact enough."""
+        if not single:
+            return self._plain().weighted_sum(coefficients, single=False)
         parameters = parameters_of(self.run.layers)
         parts = self.flat_sum(coefficients).split_with_sizes([parameter.numel() for parameter in parameters])
         return [part.view(parameter.shape) for part, parameter in zip(parts, parameters, strict=True)]
@@ -260,8 +265,8 @@ def agrees(functions: Kernel, dtype: torch.dtype) -> bool:
         Layer(nn.Parameter(normal(9, 7)), None, None),
         Layer(nn.Parameter(normal(2, 9)), nn.Parameter(normal(2)), ACTIVATIONS[nn.ReLU]),
     ]
-    count = 256 + 5 * functions.lanes + 3
-    inputs, gradient, coefficients = normal(count, 6), normal(count, 2), normal(count)
+    count = 37 * functions.lanes + 3
+    inputs, gradient, coefficients = normal(count, 6), normal(count, 2), normal(count).double()
     shape = suited_shape(layers, inputs)
     if shape is None:
         return False
@@ -269,8 +274,9 @@ def agrees(functions: Kernel, dtype: torch.dtype) -> bool:
     def results(run: Run) -> torch.Tensor:
         output = run.forward(inputs)
         (form,) = run.gradients(gradient).values()
-        sums = [part.flatten() for part in form.weighted_sum(coefficients)]
-        return torch.cat([output.flatten(), run.pull(gradient).flatten(), form.squared_norms(), *sums])
+        sums = [part.flatten() for part in form.weighted_sum(coefficients, single=True)]
+        values = [output.flatten(), run.pull(gradient).flatten(), form.bounds().norms.to(dtype)]
+        return torch.cat([*values, *[each.to(dtype) for each in sums]])
 
     by_torch = results(ChainRun(layers, inputs))
     by_kernel = results(KernelRun(functions, shape, layers, inputs))

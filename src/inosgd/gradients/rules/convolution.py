@@ -5,7 +5,8 @@ input pixel s y + h k, so that
 
     dW[o, c, k] = sum_y d[o, y] a[c, s y + h k],    db[o] = sum_y d[o, y].
 
-Channel groups are independent convolutions; they are treated as a second example dimension.
+Channel groups are independent convolutions; they are treated as a second example dimension, and their gradients are
+held.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.nn.grad import conv2d_weight
 
-from inosgd.gradients.rules.forms import Dense, Form, Rows, added_up, groups, pair_sum, squares, weigh_rows
+from inosgd.gradients.rules.forms import Bounds, Dense, Form, Rows, held_bounds, pair_bounds, raised, squares, sum_rows
 from inosgd.gradients.rules.rule import Gradients, LayerCall, register_rule
+from inosgd.gradients.rules.sums import Operand, outer_sum, places_of
 
 CHUNK_ELEMENTS = 1 << 19
 """How many numbers are unfolded, or in a Gram matrix, at once: few enough to stay in the processor's cache."""
@@ -55,7 +56,7 @@ def convolution_rule(call: LayerCall) -> Gradients:
         if geometry.kernel == (1, 1):
             inputs, geometry = _seen_by_one_pixel(inputs, geometry)
         form = Convolved(inputs, outputs, geometry, _prefers_gram(inputs, outputs, geometry))
-        held = not form.gram and outputs.shape[2] * outputs.shape[3] >= HELD_PIXELS
+        held = geometry.groups > 1 or (not form.gram and outputs.shape[2] * outputs.shape[3] >= HELD_PIXELS)
         gradients[(call.module.weight,)] = form.by_kernel_row() if held else form
     if call.trains("bias"):
         gradients[(call.module.bias,)] = Dense((outputs.sum((2, 3)),))
@@ -64,7 +65,7 @@ def convolution_rule(call: LayerCall) -> Gradients:
 
 @dataclass(frozen=True, eq=False)
 class Convolved:
-    """Gradients of a convolution's weight, as input and output gradient.
+    """Gradients of the weight of a convolution without groups, as input and output gradient.
 
     |dW|^2 = sum_{y,z} D[y,z] sum_k A[s y + h k, s z + h k], with D = d^T d over output pixels and A = a^T a over
     padded input pixels: A is computed once and summed over shifts, k^2 fewer products than the Gram matrix of the
@@ -84,56 +85,53 @@ class Convolved:
     geometry: Geometry
     gram: bool = True
 
-    def squared_norms(self) -> torch.Tensor:
-        """By the formula above, summed over channel groups, or by the gradients; a chunk of examples at a time."""
+    def bounds(self) -> Bounds:
+        """By the formula above, or by the gradients; a chunk of examples at a time."""
         if not self.gram:
             chunks = _chunks(self.inputs, self.outputs, math.prod(self.geometry.weight))
-            parts = [replace(self, inputs=a, outputs=d).by_kernel_row().squared_norms() for a, d in chunks]
-            return torch.cat(parts) + self._hidden_squares()
-        inputs, outputs = self._by_group()
+            parts = [replace(self, inputs=a, outputs=d).by_kernel_row().bounds().norms for a, d in chunks]
+            pixels, entries = self.outputs.shape[2] * self.outputs.shape[3], math.prod(self.geometry.weight)
+            return raised(torch.cat(parts), self._squared_magnitudes(), self.outputs, pixels, entries)
         pixels = math.prod(
-            (inputs.shape[2 + i] + 2 * self.geometry.padding[i]) // self.geometry.stride[i] for i in (0, 1)
+            (self.inputs.shape[2 + i] + 2 * self.geometry.padding[i]) // self.geometry.stride[i] for i in (0, 1)
         )
-        terms = max(outputs.shape[1], inputs.shape[1] * math.prod(self.geometry.kernel))
-        parts = [
-            pair_sum(_pixel_gram(d), _unfolded_gram(a, d, self.geometry), terms)
-            for a, d in _chunks(inputs, outputs, pixels**2)
+        terms = self.outputs.shape[1], self.inputs.shape[1] * math.prod(self.geometry.kernel)
+        bounds = [
+            pair_bounds(_pixel_gram(d), _unfolded_gram(a, d, self.geometry), *terms)
+            for a, d in _chunks(self.inputs, self.outputs, pixels**2)
         ]
-        return torch.cat(parts).view(len(self.inputs), -1).sum(1)
+        return Bounds(*[torch.cat(each) for each in zip(*bounds, strict=True)])
 
-    def _hidden_squares(self) -> torch.Tensor:
-        """What roundings may take from squared norms of gradients that are not the ones that are summed.
-
-        As in `pair_sum`, 12 sqrt(n) u m with m = (sum_y |d_y| |a_y|)^2 over the n output pixels y and the input a_y
-        that each of them sees. No input pixel is seen more than v times, so that m <= |d|^2 v |a|^2.
-
-        Guarantee:
-            That of `pair_sum`: raised by this, the squared norm is not below that of what is summed.
-        """
+    def _squared_magnitudes(self) -> torch.Tensor:
+        """m^2, with m = sum_y |d_y| |a_y|, a_y being what output pixel y sees of the input."""
         shape = self.geometry
-        seen = [-(-k // s) if h == 1 else k for k, s, h in zip(shape.kernel, shape.stride, shape.dilation, strict=True)]
-        pixels = self.outputs.shape[2] * self.outputs.shape[3]
-        margin = 6 * math.sqrt(pixels) * torch.finfo(self.outputs.dtype).eps * math.prod(seen)
-        return margin * squares(self.outputs) * squares(self.inputs)
-
-    def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
-        """One ordinary weight gradient, with the smaller of input and output gradient scaled."""
-        sums = (self.select(group)._sum_at_once(coefficients[group]) for group in groups(len(self.outputs)))
-        return [added_up(sums).view(self.geometry.weight)]
-
-    def _sum_at_once(self, coefficients: torch.Tensor) -> torch.Tensor:
-        shape = self.geometry
-        scale = coefficients.view(-1, 1, 1, 1)
-        inputs, outputs = self.inputs, self.outputs
-        if inputs.numel() < outputs.numel():
-            inputs = inputs * scale
-        else:
-            outputs = outputs * scale
-        size = (outputs.shape[1], inputs.shape[1] // shape.groups, *shape.kernel)
-        total: torch.Tensor = conv2d_weight(  # type: ignore[no-untyped-call]
-            inputs, size, outputs, shape.stride, shape.padding, shape.dilation, shape.groups
+        of_inputs = squares(self.inputs.movedim(1, -1), 3).unsqueeze(1)
+        seen = functional.conv2d(
+            of_inputs, of_inputs.new_ones(1, 1, *shape.kernel), None, shape.stride, shape.padding, shape.dilation
         )
-        return total
+        lengths = (seen.squeeze(1) * squares(self.outputs.movedim(1, -1), 3)).sqrt()
+        return lengths.flatten(1).sum(1).square()
+
+    def weighted_sum(self, coefficients: torch.Tensor, *, single: bool) -> Sequence[torch.Tensor]:
+        """sum_i c_i sum_y d_y a_y^T over the output pixels of all examples, read where they are."""
+        shape, outputs = self.geometry, self.outputs
+        top, side = shape.padding
+        inputs = functional.pad(self.inputs, (side, side, top, top)) if top or side else self.inputs
+        pixels = (len(outputs), *outputs.shape[2:])
+        example, channel, down, right = inputs.stride()
+        steps = (channel, shape.dilation[0] * down, shape.dilation[1] * right)
+        seen = Operand(
+            inputs,
+            places_of(pixels, (example, shape.stride[0] * down, shape.stride[1] * right)),
+            places_of((inputs.shape[1], *shape.kernel), steps),
+        )
+        filters = Operand(
+            outputs,
+            places_of(pixels, (outputs.stride(0), *outputs.stride()[2:])),
+            places_of((outputs.shape[1],), (outputs.stride(1),)),
+        )
+        scales = coefficients.repeat_interleave(pixels[1] * pixels[2])
+        return [outer_sum(filters, seen, scales, single=single).view(shape.weight)]
 
     def materialise(self) -> Sequence[torch.Tensor]:
         """The gradients themselves."""
@@ -176,13 +174,13 @@ class KernelRows:
     rows: tuple[torch.Tensor, ...]
     geometry: Geometry
 
-    def squared_norms(self) -> torch.Tensor:
+    def bounds(self) -> Bounds:
         """Entry by entry."""
-        return Dense(self.rows).squared_norms()
+        return held_bounds(self.rows)
 
-    def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
+    def weighted_sum(self, coefficients: torch.Tensor, *, single: bool) -> Sequence[torch.Tensor]:
         """Row by row, then in the weight's layout."""
-        sums = torch.stack([weigh_rows(coefficients, row) for row in self.rows], dim=1)
+        sums = torch.stack([sum_rows(row, coefficients, single) for row in self.rows], dim=1)
         return [sums.permute(0, 3, 1, 2).reshape(self.geometry.weight)]
 
     def materialise(self) -> Sequence[torch.Tensor]:

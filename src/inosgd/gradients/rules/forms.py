@@ -1,7 +1,18 @@
 """Compact forms of per-example gradients: what a layer rule returns.
 
 A form stands for the gradients g_1 .. g_B of a batch with respect to one or more parameters, usually without
-holding them. It can give the squared norms |g_i|^2 and a weighted sum of the g_i, which is all a step needs.
+holding them. It can give bounds on the norms |g_i| and a weighted sum of the g_i, which is all a step needs.
+
+**What is bounded, and what is summed.** g_i is a real vector: the one that is held, or the one that is defined by
+numbers that are held (inputs a_t and output gradients d_t at the places t of example i: g_i = sum_t d_t a_t^T). With u
+the unit roundoff and eta the smallest normal number of the type, one operation on numbers x, y errs by at most
+u |x y| + eta or u |x + y| + eta, whether numbers below eta are kept or flushed to zero. Sums of n products, in any order,
+therefore err by at most (n + 2) u (1 + 2^-4) of the sum of their magnitudes and by 2 n eta, for n up to 2^19 (Higham
+2002, section 3.1). Every bound of this module follows from these two sentences, for numbers of any size: squares that
+overflow make a norm infinite, and the example counts as zero; squares that underflow are covered by eta.
+
+It is assumed that the numbers of one example do not depend on the rest of the batch. `inosgd.gradients.invariance`
+checks that.
 """
 
 from __future__ import annotations
@@ -9,38 +20,47 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
+
+from inosgd.gradients.rules.sums import Operand, lookup_sum, outer_sum, row_sum
 
 CHUNK_ELEMENTS = 1 << 22
 """How many numbers of materialised gradients are held at once where they are needed only for their norms."""
 
-MOST_AT_ONCE = 256
-"""The most examples whose gradients torch adds up in the type of the model; sums of more are put together in float64.
-
-A product over many examples may add them up in one order for one number of examples and in another for the next: two
-neighbouring float32 sums of a few thousand equal gradients came apart by 40 unit roundoffs of the sum, and those of
-65,536 by 600. Errors of small groups are small; what is left of them is in `inosgd.rounding`.
-"""
+_SQUARED_AT_ONCE = 256
+"""How many squares are added up in the type of the model; sums of more go on in float64."""
 
 Rows = torch.Tensor | slice
 """Some examples of a batch: their indices, or a slice, which copies nothing."""
 
 
+class Bounds(NamedTuple):
+    """What is not exceeded, squared, one float64 number per example.
+
+    Attributes:
+        norms: At least |g_i|^2.
+        magnitudes: At least m_i^2, m_i being the sum of the norms of all that a weighted sum adds up for example i: the
+            norm itself for gradients that are held, more where contributions of an example may cancel.
+    """
+
+    norms: torch.Tensor
+    magnitudes: torch.Tensor
+
+
 class Form(Protocol):
     """The gradients of all examples of a batch with respect to some parameters."""
 
-    def squared_norms(self) -> torch.Tensor:
-        """|g_i|^2 over all parameters of the form, one number per example."""
+    def bounds(self) -> Bounds:
+        """Bounds on every example's gradient over all parameters of the form."""
 
-    def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
-        """sum_i coefficients[i] g_i, one tensor per parameter.
+    def weighted_sum(self, coefficients: torch.Tensor, *, single: bool) -> Sequence[torch.Tensor]:
+        """sum_i coefficients[i] g_i, one float64 tensor per parameter, within the bounds of `sums`.
 
-        What is added up in one operation must not be more than `MOST_AT_ONCE` gradients make; `groups` and `added_up`
-        do the rest. It must be the sum of what `squared_norms` measures: where the two are computed in different ways,
-        contributions that cancel may leave a norm of 0 and a sum that is not, so that norms have to be raised by what
-        roundings can hide.
+        Args:
+            coefficients: One float64 number per example.
+            single: Whether products may be computed and a few of them added up in the type of the gradients.
         """
 
     def materialise(self) -> Sequence[torch.Tensor]:
@@ -56,13 +76,13 @@ class Dense:
 
     gradients: tuple[torch.Tensor, ...]
 
-    def squared_norms(self) -> torch.Tensor:
-        """|g_i|^2, entry by entry."""
-        return sum_tensors([squares(gradient) for gradient in self.gradients])
+    def bounds(self) -> Bounds:
+        """|g_i|^2, entry by entry; there is one summand per example."""
+        return held_bounds(self.gradients)
 
-    def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
-        """One product of the coefficients with the examples' gradients as rows."""
-        return [weigh_rows(coefficients, gradient) for gradient in self.gradients]
+    def weighted_sum(self, coefficients: torch.Tensor, *, single: bool) -> Sequence[torch.Tensor]:
+        """Scaled rows, added up."""
+        return [sum_rows(gradient, coefficients, single) for gradient in self.gradients]
 
     def materialise(self) -> Sequence[torch.Tensor]:
         """What is held."""
@@ -95,38 +115,21 @@ class OuterProducts:
     inputs: tuple[torch.Tensor, ...]
     biases: int = 0
 
-    def squared_norms(self) -> torch.Tensor:
-        """By the formula above, rounded up."""
+    def bounds(self) -> Bounds:
+        """By the formulas above, rounded up; m = sum_t |d_t| |(a_t, 1)|."""
         if self.outputs.dim() == 2:
-            scale = sum_tensors([squares(each) for each in self.inputs], self.biases)
-            return squares(self.outputs) * scale
+            norms = squares(self.outputs) * sum_tensors([squares(each) for each in self.inputs], self.biases)
+            return Bounds(norms, norms)
         gram = sum_tensors([each @ each.mT for each in self.inputs], self.biases)
-        terms = max(self.outputs.shape[2], *(each.shape[2] for each in self.inputs))
-        return pair_sum(self.outputs @ self.outputs.mT, gram, terms)
+        terms = self.outputs.shape[2], sum(each.shape[2] for each in self.inputs) + self.biases
+        return pair_bounds(self.outputs @ self.outputs.mT, gram, *terms)
 
-    def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
-        """One ordinary weight gradient with the narrower side scaled: sum_i (c_i d_i)^T a_i = sum_i d_i^T (c_i a_i).
-
-        The places of all examples are one long sequence, in the order in which the outputs lie in memory. It is cut
-        into pieces of as many rows as a group of examples has, wherever an example begins or ends.
-        """
-        outputs, inputs, scales = self._one_sequence(coefficients)
-        pieces = groups(len(outputs), len(outputs) // max(1, len(coefficients)))
-        weights = added_up(
-            _product(outputs[piece], [each[piece] for each in inputs], scales[piece]) for piece in pieces
-        )
-        bias = [added_up(scales[piece] @ outputs[piece] for piece in pieces)] * self.biases if self.biases else []
-        return [*torch.split(weights, [each.shape[1] for each in inputs], dim=1), *bias]
-
-    def _one_sequence(self, coefficients: torch.Tensor) -> tuple[torch.Tensor, tuple[torch.Tensor, ...], torch.Tensor]:
-        """Outputs, inputs and coefficients, all with one row per example and place."""
-        if self.outputs.dim() == 2:
-            return self.outputs, self.inputs, coefficients
-        by_place = self.outputs.stride(1) > self.outputs.stride(0)
-        rows = [(each.transpose(0, 1) if by_place else each).flatten(0, 1) for each in (self.outputs, *self.inputs)]
-        places = self.outputs.shape[1]
-        scales = coefficients.repeat(places) if by_place else coefficients.repeat_interleave(places)
-        return rows[0], tuple(rows[1:]), scales
+    def weighted_sum(self, coefficients: torch.Tensor, *, single: bool) -> Sequence[torch.Tensor]:
+        """sum_i c_i sum_t d_t a_t^T over the places of all examples, read where they are."""
+        places = self.outputs.shape[1] if self.outputs.dim() == 3 else 1
+        scales, outputs = coefficients.repeat_interleave(places), Operand.of(self.outputs)
+        weights = [outer_sum(outputs, Operand.of(each), scales, single=single) for each in self.inputs]
+        return [*weights, *[row_sum(self.outputs, scales, single=single)] * self.biases] if self.biases else weights
 
     def materialise(self) -> Sequence[torch.Tensor]:
         """sum_t d_t a_t^T for every example."""
@@ -158,7 +161,7 @@ class Lookups:
     |g|^2 = sum_{s,t} [index_s = index_t] d_s . d_t
 
     Where tables are small and sequences long, adding the d_t up in a table per example takes fewer operations. A row of
-    n terms errs by at most n u of their magnitudes, so that |g| is at most what the table shows and n u sum_t |d_t|.
+    n terms errs by at most n u of their magnitudes, so that |g| is at most what the table shows and (n + 2) u m.
 
     Attributes:
         outputs: d, of shape (examples, places, width).
@@ -170,23 +173,20 @@ class Lookups:
     indices: torch.Tensor
     table: int
 
-    def squared_norms(self) -> torch.Tensor:
+    def bounds(self) -> Bounds:
         """From the tables of a few examples at a time, or the Gram matrix of d, masked by equal indices; rounded up."""
-        if self._prefers_tables():
-            size = max(1, CHUNK_ELEMENTS // (self.table * self.outputs.shape[2]))
-            chunks = zip(torch.split(self.outputs, size), torch.split(self.indices, size), strict=True)
-            norms = torch.cat([_norms(Lookups(*chunk, self.table).materialise()[0]) for chunk in chunks])
-            magnitudes: torch.Tensor = torch.linalg.vector_norm(self.outputs, dim=2).sum(1)
-            hidden = self.outputs.shape[1] * torch.finfo(self.outputs.dtype).eps * magnitudes
-            return (norms + hidden).square()
-        same = self.indices.unsqueeze(1) == self.indices.unsqueeze(2)
-        return pair_sum(self.outputs @ self.outputs.mT, same, self.outputs.shape[2])
+        if not self._prefers_tables():
+            same = self.indices.unsqueeze(1) == self.indices.unsqueeze(2)
+            return pair_bounds(self.outputs @ self.outputs.mT, same, self.outputs.shape[2], 0)
+        size = max(1, CHUNK_ELEMENTS // (self.table * self.outputs.shape[2]))
+        chunks = zip(torch.split(self.outputs, size), torch.split(self.indices, size), strict=True)
+        tables = torch.cat([squares(Lookups(*chunk, self.table).materialise()[0]) for chunk in chunks])
+        magnitudes = squares(self.outputs, 2).sqrt().sum(1).square()
+        return raised(tables, magnitudes, self.outputs, self.outputs.shape[1], self.outputs.shape[2])
 
-    def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
-        """The scaled d_t, added to their rows one after the other, and so in float64."""
-        scaled = (self.outputs * coefficients.view(-1, 1, 1)).flatten(0, 1).double()
-        total = scaled.new_zeros(self.table, scaled.shape[1])
-        return [total.index_add_(0, self.indices.flatten(), scaled).to(self.outputs.dtype)]
+    def weighted_sum(self, coefficients: torch.Tensor, *, single: bool) -> Sequence[torch.Tensor]:
+        """The scaled d_t, added to their rows."""
+        return [lookup_sum(self.outputs, self.indices, coefficients, self.table)]
 
     def materialise(self) -> Sequence[torch.Tensor]:
         """One table per example: the rows of one large table."""
@@ -221,13 +221,13 @@ class SharedLookups:
     rows: torch.Tensor
     table: int
 
-    def squared_norms(self) -> torch.Tensor:
-        """Entry by entry."""
-        return squares(self.outputs)
+    def bounds(self) -> Bounds:
+        """Entry by entry: no two places have a row in common."""
+        return held_bounds([self.outputs])
 
-    def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
+    def weighted_sum(self, coefficients: torch.Tensor, *, single: bool) -> Sequence[torch.Tensor]:
         """The sum of the d_t at every place, in the place's row."""
-        return [self._in_table(weigh_rows(coefficients, self.outputs).unsqueeze(0))[0]]
+        return [self._in_table(sum_rows(self.outputs, coefficients, single).unsqueeze(0))[0]]
 
     def materialise(self) -> Sequence[torch.Tensor]:
         """One table per example."""
@@ -247,13 +247,13 @@ class Blocks:
 
     forms: tuple[Form, ...]
 
-    def squared_norms(self) -> torch.Tensor:
-        """Blocks are orthogonal: their squared norms add."""
-        return sum_tensors([form.squared_norms() for form in self.forms])
+    def bounds(self) -> Bounds:
+        """Blocks are orthogonal: their squares add."""
+        return added(form.bounds() for form in self.forms)
 
-    def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
+    def weighted_sum(self, coefficients: torch.Tensor, *, single: bool) -> Sequence[torch.Tensor]:
         """The blocks' sums, one under the other."""
-        parts = zip(*[form.weighted_sum(coefficients) for form in self.forms], strict=True)
+        parts = zip(*[form.weighted_sum(coefficients, single=single) for form in self.forms], strict=True)
         return [torch.cat(blocks) for blocks in parts]
 
     def materialise(self) -> Sequence[torch.Tensor]:
@@ -278,20 +278,22 @@ class Summed:
     forms: tuple[Form, ...]
     count: int
 
-    def squared_norms(self) -> torch.Tensor:
+    def bounds(self) -> Bounds:
         """Over the summed gradients, in chunks of examples."""
         outer = self._outer_products()
         if outer:
-            return outer[0].joined(outer[1:]).squared_norms()
-        return torch.cat([self._dense(chunk).squared_norms() for chunk in self._chunks()])
+            return outer[0].joined(outer[1:]).bounds()
+        parts = [self._dense(chunk).bounds() for chunk in self._chunks()]
+        return Bounds(*[torch.cat(each) for each in zip(*parts, strict=True)])
 
-    def weighted_sum(self, coefficients: torch.Tensor) -> Sequence[torch.Tensor]:
+    def weighted_sum(self, coefficients: torch.Tensor, *, single: bool) -> Sequence[torch.Tensor]:
         """Weighted sums are linear: the uses' sums add. The same chunks of examples otherwise."""
         if self._outer_products():
-            parts = zip(*[form.weighted_sum(coefficients) for form in self.forms], strict=True)
-            return [sum_tensors(uses) for uses in parts]
-        sums = [self._dense(chunk).weighted_sum(coefficients[chunk]) for chunk in self._chunks()]
-        return [added_up(parts) for parts in zip(*sums, strict=True)]
+            sums = [form.weighted_sum(coefficients, single=single) for form in self.forms]
+        else:
+            chunks = self._chunks()
+            sums = [self._dense(chunk).weighted_sum(coefficients[chunk], single=single) for chunk in chunks]
+        return [sum_tensors(parts) for parts in zip(*sums, strict=True)]
 
     def _outer_products(self) -> list[OuterProducts]:
         """The forms, if all of them are of this kind."""
@@ -317,16 +319,6 @@ class Summed:
         return Summed(tuple(form.select(rows) for form in self.forms), count)
 
 
-def _product(outputs: torch.Tensor, inputs: Sequence[torch.Tensor], scales: torch.Tensor) -> torch.Tensor:
-    """sum over rows r of scales[r] d_r a_r^T, with the a of several inputs side by side."""
-    scales = scales.unsqueeze(1)
-    own = len(inputs) > 1  # then they are copied anyway, and the copy can be changed
-    joined = torch.cat([*inputs], dim=1) if own else inputs[0]
-    if joined.shape[1] < outputs.shape[1]:
-        return outputs.mT @ (joined.mul_(scales) if own else joined * scales)
-    return (outputs * scales).mT @ joined
-
-
 def affine(outputs: torch.Tensor, inputs: Sequence[torch.Tensor], biases: int) -> Form:
     """The form of an affine map's gradients; see `OuterProducts` for the arguments.
 
@@ -344,65 +336,96 @@ def affine(outputs: torch.Tensor, inputs: Sequence[torch.Tensor], biases: int) -
     return form
 
 
-def weigh_rows(coefficients: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """sum_i coefficients[i] rows[i], for rows of any shape."""
-    flat = rows.reshape(len(rows), rows.shape[1:].numel())
-    return added_up(coefficients[group] @ flat[group] for group in groups(len(rows))).view(rows.shape[1:])
+def pair_bounds(one: torch.Tensor, other: torch.Tensor, one_terms: int, other_terms: int) -> Bounds:
+    """Bounds on sum_t d_t a_t^T for each example, |g|^2 = sum_{s,t} D_st K_st, from computed D = d d^T and K = a a^T.
 
+    An entry of D errs by at most (n + 2) u |d_s| |d_t| + 2 n eta, n the number of its terms, and so does one of K. The
+    sum over t and then over s adds 2 T + 3 roundings. With m = sum_s |d_s| |a_s|, x = sum_s |a_s|, y = sum_s |d_s|, all
+    that roundings may have taken from the sum is at most
 
-def groups(count: int, places: int = 1) -> list[slice]:
-    """``count`` rows in groups of as many as `MOST_AT_ONCE` examples of ``places`` rows have, or fewer."""
-    size = MOST_AT_ONCE * max(1, places)
-    return [slice(start, start + size) for start in range(0, max(1, count), size)]
+        (n + n' + 2 T + 8) u (1 + 2^-4) m^2 + 4 (n + 2) eta x^2 + 4 (n' + 2) eta y^2 + 8 (n + n' + 1) T^2 eta,
 
-
-def added_up(sums: Iterable[torch.Tensor]) -> torch.Tensor:
-    """The sum of at least one tensor, added up in float64 and given in their own type."""
-    others = iter(sums)  # one by one, so that memory does not grow with their number
-    first, total = next(others), None
-    for each in others:
-        total = first.to(torch.float64, copy=True) if total is None else total
-        total += each
-    return first if total is None else total.to(first.dtype)
-
-
-def pair_sum(one: torch.Tensor, other: torch.Tensor, terms: int) -> torch.Tensor:
-    """sum_{s,t} one[i,s,t] other[i,s,t] for each i, raised by what rounding may have taken away.
-
-    Both are Gram matrices, so that |one_st| <= sqrt(one_ss one_tt), and the magnitudes that are added up are at most
-    m = (sum_s sqrt(one_ss other_ss))^2. If contributions cancel, the sum is far below m and its digits are lost:
-    without the margin a gradient could be measured as 0 and never be clipped.
-
-    Guarantee:
-        Inner products of n terms err by at most 6 sqrt(n) u of their magnitudes, u the unit roundoff, but with
-        probability 1e-7 (Higham and Mary 2019). The margin 12 sqrt(n) u m is twice that, so the result is not below
-        the true sum; in float32 it is above it by 0.001% to 0.1% in ordinary layers.
+    where the diagonals, raised by the same bounds, stand for |d_s|^2 and |a_s|^2. If contributions cancel, the sum is
+    far below m^2 and its digits are lost: without this a gradient could be measured as 0 and never be clipped.
 
     Args:
-        one: (examples, places, places).
-        other: The same shape, or a mask of it.
-        terms: n, the longest inner product behind an entry.
+        one: D, (examples, places, places).
+        other: K, of the same shape, or a mask of it, whose entries are exact.
+        one_terms: n, how many products are added up in an entry of D.
+        other_terms: The same for K.
     """
-    total: torch.Tensor = (one * other).sum((1, 2))
-    diagonals = one.diagonal(dim1=1, dim2=2) * other.diagonal(dim1=1, dim2=2)
-    magnitude = diagonals.clamp_min(0).sqrt().sum(1).square()
-    margin = 6 * math.sqrt(terms) * torch.finfo(one.dtype).eps
-    return (total + margin * magnitude).clamp_min(0)
+    kind, places = torch.finfo(one.dtype), one.shape[1]
+    total: torch.Tensor = (one * other).sum(2).sum(1).double()
+    y, x = (_lengths(gram, kind, terms) for gram, terms in ((one, one_terms), (other, other_terms)))
+    magnitudes = (x * y).sum(1).square()
+    margin = (one_terms + other_terms + 2 * places + 8) * kind.eps / 2 * (1 + 2**-4) * magnitudes
+    margin += 4 * kind.tiny * ((one_terms + 2) * x.sum(1).square() + (other_terms + 2) * y.sum(1).square())
+    flushed = 8 * (one_terms + other_terms + 1) * places**2 * kind.tiny
+    return Bounds((total + margin).clamp_min(0) + flushed, magnitudes)
 
 
-def sum_tensors(terms: Sequence[torch.Tensor], start: int = 0) -> torch.Tensor:
+def raised(squared: torch.Tensor, magnitudes: torch.Tensor, like: torch.Tensor, terms: int, entries: int) -> Bounds:
+    """Bounds on gradients that were computed once for their norms, and are computed anew where they are summed.
+
+    An entry is a sum of n terms, so that it errs by at most (n + 2) u (1 + 2^-4) of their magnitudes, and by 2 n eta:
+    the norms of what is summed are at most |g| + 2 (n + 2) u m + 2 n eta sqrt(entries).
+
+    Args:
+        squared: At least the squared norms of the gradients that were computed.
+        magnitudes: m^2.
+        like: A tensor of the type in which they were computed.
+        terms: n.
+        entries: How many entries have terms.
+    """
+    kind = torch.finfo(like.dtype)
+    hidden = (terms + 2) * kind.eps * magnitudes.sqrt() + 2 * terms * math.sqrt(entries) * kind.tiny
+    return Bounds((squared.sqrt() + hidden).square(), magnitudes)
+
+
+def held_bounds(gradients: Iterable[torch.Tensor]) -> Bounds:
+    """Bounds on gradients that are held: they are what is summed, and an example has one summand."""
+    norms = sum_tensors(squares(gradient) for gradient in gradients)
+    return Bounds(norms, norms)
+
+
+def added(parts: Iterable[Bounds]) -> Bounds:
+    """Bounds on gradients side by side."""
+    norms, magnitudes = zip(*parts, strict=True)
+    return Bounds(sum_tensors(norms), sum_tensors(magnitudes))
+
+
+def _lengths(gram: torch.Tensor, kind: torch.finfo, terms: int) -> torch.Tensor:
+    """At least the lengths whose squares are on the diagonals, in float64."""
+    squared = gram.diagonal(dim1=1, dim2=2).double()
+    return ((1 + (terms + 2) * kind.eps) * squared + 2 * terms * kind.tiny).sqrt()
+
+
+def sum_rows(gradients: torch.Tensor, coefficients: torch.Tensor, single: bool) -> torch.Tensor:
+    """sum_i coefficients[i] gradients[i], for gradients of any shape."""
+    flat = gradients.reshape(len(gradients), gradients.shape[1:].numel())
+    return row_sum(flat, coefficients, single=single).view(gradients.shape[1:])
+
+
+def sum_tensors(terms: Iterable[torch.Tensor], start: int = 0) -> torch.Tensor:
     """The sum of at least one tensor, and of a number."""
-    total = terms[0] + start if start else terms[0]
-    for term in terms[1:]:
+    first, *others = terms
+    total = first + start if start else first
+    for term in others:
         total = total + term
     return total
 
 
-def squares(rows: torch.Tensor) -> torch.Tensor:
-    """The squared norm of every row, whatever its shape."""
-    return _norms(rows).square()
+def squares(rows: torch.Tensor, kept: int = 1) -> torch.Tensor:
+    """At least the squared norm over all but the first ``kept`` dimensions, in float64.
 
-
-def _norms(rows: torch.Tensor) -> torch.Tensor:
-    norms: torch.Tensor = torch.linalg.vector_norm(rows.reshape(len(rows), -1), dim=1)
-    return norms
+    `_SQUARED_AT_ONCE` squares at most are added up in the type of the rows, so that a squared norm is raised by twice
+    the 260 u, and by the 2 n eta, that roundings may have taken from it.
+    """
+    kind, flat = torch.finfo(rows.dtype), rows.reshape(*rows.shape[:kept], -1)
+    width = flat.shape[kept]
+    whole = width - width % _SQUARED_AT_ONCE
+    parts = [flat[..., :whole].unflatten(kept, (-1, _SQUARED_AT_ONCE)), flat[..., whole:].unsqueeze(kept)]
+    found = [torch.linalg.vector_norm(part, dim=-1).double().square().sum(kept) for part in parts if part.numel()]
+    terms = min(width, _SQUARED_AT_ONCE) + 4
+    total = sum_tensors(found) if found else flat.new_zeros(flat.shape[:kept], dtype=torch.float64)
+    return (1 + terms * kind.eps) * total + 2 * width * kind.tiny
