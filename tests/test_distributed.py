@@ -49,7 +49,6 @@ from inosgd.grid import Grid
 from inosgd.order import ORDERS
 from inosgd.randomness import AgreedSource
 from inosgd.records import read_chain
-from inosgd.rounding import ROUNDOFFS, largest_threshold_sum, share_for_rounding
 from inosgd.runs import RunFolder, begin, resume, train_durably, verify_run
 from tests.processes import Crew, Raised, crew_of
 
@@ -707,37 +706,6 @@ def test_an_example_belongs_to_the_same_process_whoever_else_is_drawn():
         for rank, share in enumerate(shares):
             assert (batch[share.mine] % 3 == rank).all()
 
-
-def test_additions_in_float32_are_charged_and_those_in_float64_leave_the_share():
-    trainer = Case().trainer(ALONE)
-    terms, sizes = trainer.plan.at(0), trainer.owners.table.sizes
-    unit = 2.0**-24 * largest_threshold_sum(terms, sizes) / 0.2
-    for parts in (1, 2, 8):
-        charged = share_for_rounding(terms, sizes, torch.float32, parts)
-        assert charged == pytest.approx((ROUNDOFFS + 2 * (parts - 1)) * unit)
-        alone = share_for_rounding(terms, sizes, torch.float64)
-        assert share_for_rounding(terms, sizes, torch.float64, parts) == alone
-
-
-@pytest.mark.parametrize("parts", [2, 4, 64])
-def test_what_is_charged_for_additions_bounds_them(parts):
-    """Neighbouring sums of parts in float32, whose every coordinate points the same way, in the worst order."""
-    generator = torch.Generator().manual_seed(parts)
-    worst = 0.0
-    for _ in range(200):
-        pieces = torch.rand(parts, 50, generator=generator, dtype=torch.float64)
-        moved = pieces.clone()
-        moved[0] += 1e-3 * torch.rand(50, generator=generator, dtype=torch.float64)
-        apart = []
-        for each in (pieces, moved):
-            rounded = each.float()
-            total = torch.zeros(50)
-            for piece in rounded:
-                total = total + piece
-            apart.append(total.double() - rounded.double().sum(0))
-        length = float(pieces.norm(dim=1).sum())  # the parts' thresholds, if each is as long as it may be
-        worst = max(worst, float((apart[0] - apart[1]).norm()) / (2.0**-24 * length))
-    assert 0 < worst <= 2 * (parts - 1)
 
 
 def test_how_often_the_grid_does_not_absorb_a_rounding():

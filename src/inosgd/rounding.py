@@ -1,9 +1,9 @@
 """Rounding of sums: the room that is left for it, so that bounds proved for real numbers hold for floating-point ones.
 
 A sum of gradients is rounded relative to the whole sum, while its sensitivity is one example's threshold: an owner
-whose threshold is small against the batch is the one who is exposed. If the sum that is computed is within E of the real
-sum, for every batch, then one example of owner n moves what is computed by at most C_n + 2 E. Sums are therefore shrunk
-by a share s with 2 E = s c, c the smallest threshold:
+whose threshold is small against the batch is the one who is exposed. If the sum that is computed is within E of the
+real sum, for every batch, then one example of owner n moves what is computed by at most C_n + 2 E. Sums are therefore
+shrunk by a share s with 2 E = s c, c the smallest threshold:
 
     (1 - s) (C_n + s c) <= C_n.
 

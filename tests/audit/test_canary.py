@@ -21,7 +21,7 @@ from inosgd.audit.practice import honest
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine
 from inosgd.gradients.engine import BatchGradients, Measured
-from inosgd.rounding import share_for_rounding
+from inosgd.rounding import Room
 from inosgd.studies.runner import Failure
 from tests.audit import tiny
 
@@ -138,7 +138,7 @@ def test_the_observer_sees_the_noisy_sums():
     present = game.claimed.table.sizes + np.bincount(
         np.repeat(game.owners, 50), minlength=len(game.claimed.table.sizes)
     )
-    whole = 1 - share_for_rounding(claimed, present, torch.float32)
+    whole = 1 - Room.of(claimed, present, torch.float32).share
     steps = played.black[0] * np.repeat(claimed.noise_multipliers()[game.owners], 50) / whole
     assert np.abs(steps - np.round(steps)).max() < 1e-3
     assert (steps[~played.included[0]] == 0).all()

@@ -40,10 +40,11 @@ template <typename T> static void pass(std::mt19937 &source) {
     const Chain<T> chain = {layers, widths.data(), rectified.data(), to_weights.data(), to_biases.data(), examples};
     const std::vector<T> inputs = numbers<T>(examples * widths[0], source);
     std::vector<T> values(rows * examples + VECTORS_OF_ROOM * LANES<T>), output(examples * widths[layers]);
-    std::vector<T> squares(examples), total(sums);
+    const std::vector<T> coefficients = numbers<T>(examples, source);
+    std::vector<double> squares(examples), total(sums);
     forward<T>(chain, inputs.data(), values.data(), output.data());
     backward<T>(chain, output.data(), output.data(), values.data(), squares.data());
-    weighted_sum<T>(chain, squares.data(), values.data(), total.data());
+    weighted_sum<T>(chain, coefficients.data(), values.data(), total.data());
 }
 
 int main() {

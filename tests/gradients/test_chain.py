@@ -197,9 +197,9 @@ class TestWhatIsNoChain:
 def test_form_agrees_with_its_layers():
     form = ChainGradients(normal(2 + 4 + 3 + 1, 5), (2, 4, 3, 1), (True, False))
     alone, coefficients, rows = form.apart(), normal(5, seed=1), torch.tensor([3, 1])
-    assert torch.allclose(form.squared_norms(), sum(each.squared_norms() for each in alone), rtol=1e-12)
-    for name, arguments in (("weighted_sum", (coefficients,)), ("materialise", ())):
-        expected = [part for each in alone for part in getattr(each, name)(*arguments)]
-        for actual, wanted in zip(getattr(form, name)(*arguments), expected, strict=True):
+    assert torch.allclose(form.bounds().norms, sum(each.bounds().norms for each in alone), rtol=1e-12)
+    for get in (lambda each: each.weighted_sum(coefficients, single=True), lambda each: each.materialise()):
+        expected = [part for each in alone for part in get(each)]
+        for actual, wanted in zip(get(form), expected, strict=True):
             assert torch.allclose(actual, wanted, rtol=1e-12)
-    assert torch.equal(form.select(rows).squared_norms(), form.squared_norms()[rows])
+    assert torch.equal(form.select(rows).bounds().norms, form.bounds().norms[rows])

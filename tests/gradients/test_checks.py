@@ -13,6 +13,7 @@ from torch.nn import functional
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, ReferenceEngine, check_model, replace_batchnorm, supervised
 from inosgd.gradients.rules.chain import ChainGradients
+from inosgd.gradients.rules.forms import Bounds
 from tests.gradients.gradient_oracle import assert_engine_exact, by_engine, squared_output
 
 ENGINE = BookkeepingEngine()
@@ -165,8 +166,8 @@ class TestGradientsAreCompared:
     @pytest.mark.parametrize(("share", "message"), [(0.5, "clipped too little"), (1.0, None)])
     def test_norms_of_a_pass_as_training_does_it(self, share, message, monkeypatch):
         """A chain that takes gradients for shorter than they are is refused; the same chain left alone is not."""
-        plain = ChainGradients.squared_norms
-        monkeypatch.setattr(ChainGradients, "squared_norms", lambda self: share * plain(self))
+        plain = ChainGradients.bounds
+        monkeypatch.setattr(ChainGradients, "bounds", lambda self: Bounds(*[share * each for each in plain(self)]))
         model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
         with nullcontext() if message is None else pytest.raises(InvalidArgumentError, match=message):
             by_engine(ENGINE, model, normal(5, 3))

@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, LayerCall, ReferenceEngine, register_rule
 from inosgd.gradients.memory import LiveBytes
-from inosgd.gradients.rules import Dense, Lookups, forms, normalization, rule, rule_for
+from inosgd.gradients.rules import Dense, Lookups, forms, normalization, rule, rule_for, sums
 from inosgd.gradients.rules.convolution import Convolved, Geometry
 from inosgd.gradients.rules.embedding import embedding_rule
 from inosgd.gradients.rules.fallback import fallback_rule
@@ -58,7 +58,7 @@ class TestLinear:
         outputs, inputs = normal(3, 4, 9), normal(3, 4, 11)
         compact, dense = affine(outputs, [inputs], 1), Dense(tuple(affine(outputs, [inputs], 1).materialise()))
         assert not isinstance(compact, Dense)
-        assert torch.allclose(compact.squared_norms(), dense.squared_norms(), rtol=1e-12)
+        assert torch.allclose(compact.bounds().norms, dense.bounds().norms, rtol=1e-12)
 
 
 class TestConvolution:
@@ -585,8 +585,8 @@ class TestFallback:
         output = layer(inputs).detach()
         call = LayerCall(layer, (inputs,), {}, output, output.cos())
         with torch.no_grad():
-            by_rule = sum(form.squared_norms() for form in rule_for(layer)(call).values())
-            by_fallback = sum(form.squared_norms() for form in fallback_rule(call).values())
+            by_rule = sum(form.bounds().norms for form in rule_for(layer)(call).values())
+            by_fallback = sum(form.bounds().norms for form in fallback_rule(call).values())
         assert torch.allclose(by_rule, by_fallback, rtol=1e-12)
 
     def test_registered_rule_is_used(self):
@@ -737,7 +737,7 @@ class TestContributionsThatCancel:
         outputs = torch.tensor(self.CANCELLING).view(1, 3, 1)
         form = Lookups(outputs, torch.zeros(1, 3, dtype=torch.long), table)
         assert form._prefers_tables() == (table == 2)
-        assert form.squared_norms().sqrt() >= form.weighted_sum(torch.ones(1))[0].norm() == 1e3
+        assert form.bounds().norms.sqrt() >= form.weighted_sum(torch.ones(1).double(), single=True)[0].norm() == 1e3
 
     @pytest.mark.parametrize("gram", [True, False])
     @pytest.mark.parametrize("kernel", [(1, 1), (1, 2)])
@@ -749,16 +749,17 @@ class TestContributionsThatCancel:
             outputs.view(-1)[places] = torch.tensor(self.CANCELLING)
             inputs = torch.ones(1, 1, 7, 6 + kernel[1])
             form = Convolved(inputs, outputs, Geometry((1, 1, *kernel), kernel, (1, 1), (0, 0), (1, 1), 1), gram)
-            measured.append(form.squared_norms().sqrt().item())
-            moved.append(form.weighted_sum(torch.ones(1))[0].norm().item())
+            measured.append(form.bounds().norms.sqrt().item())
+            moved.append(form.weighted_sum(torch.ones(1).double(), single=True)[0].norm().item())
         assert (torch.tensor(measured) >= torch.tensor(moved)).all()
         assert max(moved) >= 1e3
 
     def test_uses_of_one_layer(self):
         uses = [Dense((torch.tensor([[first], [second]]),)) for first, second in ((1e11, 1.0), (-1e11, 0.0))]
-        (total,) = Summed(tuple(uses), 2).weighted_sum(torch.ones(2))
+        ones = torch.ones(2).double()
+        (total,) = Summed(tuple(uses), 2).weighted_sum(ones, single=True)
         assert total.item() == 1.0, "the first example's uses cancel, and do nothing to the second's"
-        apart = [use.weighted_sum(torch.ones(2))[0] for use in uses]
+        apart = [use.weighted_sum(ones, single=True)[0] for use in uses]
         assert (apart[0] + apart[1]).item() == 0.0, "summed apart, they would"
 
 
@@ -775,42 +776,19 @@ class TestContributionsThatCancel:
     ],
 )
 @pytest.mark.parametrize("at_once", [1, 2, 3])
-def test_sums_of_groups(layer, shape, at_once, monkeypatch):
-    monkeypatch.setattr(forms, "MOST_AT_ONCE", at_once)
+def test_sums_in_pieces(layer, shape, at_once, monkeypatch):
+    monkeypatch.setattr(sums, "_PLACES_AT_ONCE", at_once)
+    monkeypatch.setattr(sums, "_ROWS_AT_ONCE", at_once)
     assert_engine_exact(build(nn.Sequential(layer, nn.Tanh())), normal(7, *shape))
 
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])
 @pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("at_once", [1, 2, 3])
-def test_sums_of_groups_of_sequences(kind, batch_first, at_once, monkeypatch):
+@pytest.mark.parametrize("at_once", [1, 3])
+def test_sums_of_sequences_in_pieces(kind, batch_first, at_once, monkeypatch):
     """Pieces of a sequence by place end in the middle of an example."""
-    monkeypatch.setattr(forms, "MOST_AT_ONCE", at_once)
+    monkeypatch.setattr(sums, "_PLACES_AT_ONCE", at_once)
     assert_engine_exact(build(Recurrent(kind(11, 12, batch_first=batch_first))), normal(7, 2, 11))
-
-
-def test_groups():
-    assert forms.groups(600) == [slice(0, 256), slice(256, 512), slice(512, 768)]
-    assert forms.groups(1200, places=3) == [slice(0, 768), slice(768, 1536)]
-    assert forms.groups(0) == [slice(0, 256)]
-
-
-def test_memory_does_not_grow_with_groups():
-    form = Dense((torch.ones(7, 1000),))
-    peaks = []
-    for groups in (2, 7):
-        with pytest.MonkeyPatch.context() as patched, LiveBytes() as live:
-            patched.setattr(forms, "MOST_AT_ONCE", 8 - groups)
-            form.weighted_sum(torch.ones(7))
-        peaks.append(live.peak)
-    assert peaks[1] <= peaks[0]
-
-
-def test_groups_are_added_up_in_float64():
-    parts = [torch.tensor([2.0**24]), torch.tensor([1.0]), torch.tensor([1.0])]
-    assert forms.added_up(parts).item() == 2**24 + 2
-    assert sum(parts[1:], parts[0]).item() == 2**24, "as float32 would have it"
-    assert forms.added_up(parts).dtype == torch.float32
 
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.GRU, nn.LSTM])

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from inosgd import _validate
 from inosgd._arrays import FloatArray
@@ -24,7 +23,8 @@ from inosgd.gradients.allocator import keep_freed_memory
 from inosgd.gradients.checks import check_once
 from inosgd.gradients.engine import BatchGradients, ExampleLosses, Examples, Measured, count_examples
 from inosgd.gradients.memory import examples_that_fit
-from inosgd.gradients.recording import Task, flatten, record_pass
+from inosgd.gradients.invariance import rows_at_once
+from inosgd.gradients.recording import Task, flatten, record_pass, take
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,10 @@ class BookkeepingEngine:
     examples are compared to plain autograd.
 
     Attributes:
-        physical_batch_size: At most this many examples are on the way through the model at once; None for all.
-            A larger batch is measured piece by piece and then passed a second time for the weighted sum: the
-            result is the same, and memory no longer grows with the batch.
+        physical_batch_size: At most this many examples are on the way through the model at once, or a block of 8 to
+            64 if that is more (see `inosgd.gradients.invariance`); None for all. A larger batch is measured piece by
+            piece and then passed a second time for the weighted sum: the result is the same, and memory no longer
+            grows with the batch.
         memory_limit: About how many bytes a pass may take on top of the model and its batch; None for any number.
             What an example takes is measured on a few of them before the first batch, and batches are split as far
             as needed, at most into single examples. No batch fails for its size, however far above its mean.
@@ -59,11 +60,11 @@ class BookkeepingEngine:
         if task.device.type == "cpu":
             keep_freed_memory()
         check_once(task, examples)
-        size = self._size_of_pieces(task, examples)
-        if size is None or count_examples(examples) <= size:
-            yield record_pass(task, examples)
+        rows = rows_at_once(task, examples, self._size_of_pieces(task, examples))
+        if count_examples(examples) <= rows:
+            yield record_pass(task, examples, rows)
         else:
-            yield SplitBatch.measured(task, examples, size)
+            yield SplitBatch.measured(task, examples, rows)
 
     def _size_of_pieces(self, task: Task, examples: Examples) -> int | None:
         """How many examples may pass at once; None for any number."""
@@ -84,22 +85,23 @@ class SplitBatch:
 
     task: Task
     examples: Examples
+    rows: int
     pieces: Sequence[torch.Tensor]
     result: Measured
     before: Sequence[RandomState]
     after: RandomState
 
     @classmethod
-    def measured(cls, task: Task, examples: Examples, size: int) -> SplitBatch:
-        """The batch after its first pass, in pieces of ``size`` examples."""
-        pieces = torch.split(torch.arange(count_examples(examples)), size)
+    def measured(cls, task: Task, examples: Examples, rows: int) -> SplitBatch:
+        """The batch after its first pass, in pieces of so many rows."""
+        pieces = torch.split(torch.arange(count_examples(examples)), rows)
         results, before = [], []
-        for rows in pieces:
+        for piece in pieces:
             before.append(RandomState.now(task.device))
-            results.append(record_pass(task, _take(examples, rows)).measure())
+            results.append(record_pass(task, take(examples, piece), rows).measure())
         losses = np.concatenate([result.losses for result in results])
         norms = np.concatenate([result.grad_norms for result in results])
-        return cls(task, examples, pieces, Measured(losses, norms), before, RandomState.now(task.device))
+        return cls(task, examples, rows, pieces, Measured(losses, norms), before, RandomState.now(task.device))
 
     def measure(self) -> Measured:
         """See `BatchGradients.measure`."""
@@ -111,13 +113,13 @@ class SplitBatch:
         parameters = list(self.task.parameters.values())
         total = flatten([None] * len(parameters), parameters)
         drawn = not self.before[0].same_as(self.after)
-        for rows, state in zip(self.pieces, self.before, strict=True):
-            passing = rows if drawn else rows[torch.from_numpy(coefficients)[rows] != 0]
+        for piece, state in zip(self.pieces, self.before, strict=True):
+            passing = piece if drawn else piece[torch.from_numpy(coefficients)[piece] != 0]
             scales = coefficients[passing.numpy()]
             if scales.any():
                 state.restore()
-                page = record_pass(self.task, _take(self.examples, passing))
-                self._check_unchanged(passing, page.losses)
+                page = record_pass(self.task, take(self.examples, passing), self.rows)
+                self._check_unchanged(passing, page.losses[: page.count])
                 total += page.weighted_sum(scales, error / len(self.pieces))
         self.after.restore()
         return total
@@ -156,7 +158,3 @@ class RandomState:
         """Whether nothing was drawn between the two."""
         same_cuda = self.cuda is None or other.cuda is None or torch.equal(self.cuda, other.cuda)
         return torch.equal(self.cpu, other.cpu) and same_cuda
-
-
-def _take(examples: Examples, rows: torch.Tensor) -> Examples:
-    return pytree.tree_map_only(torch.Tensor, lambda leaf: leaf[rows.to(leaf.device)], examples)

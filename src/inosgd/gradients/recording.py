@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
 
 from inosgd import _validate
 from inosgd._arrays import FloatArray
@@ -104,6 +105,7 @@ class Page:
         parameters: The trained parameters, in their order.
         losses: One per example.
         forms: The gradients.
+        count: How many examples there are; what is behind them repeats the last, so that batches have few sizes.
         norms: At least every example's gradient norm, and at least a `CANCELLATION`-th of its magnitude.
         magnitudes: At least the sum of the norms of all that an example adds to a sum; see `Bounds`.
     """
@@ -113,10 +115,11 @@ class Page:
     forms: Gradients
     norms: FloatArray
     magnitudes: FloatArray
+    count: int
 
     def measure(self) -> Measured:
         """See `BatchGradients.measure`."""
-        return Measured(self.losses.double().cpu().numpy(), self.norms)
+        return Measured(self.losses[: self.count].double().cpu().numpy(), self.norms[: self.count])
 
     @torch.no_grad()
     def weighted_sum(self, coefficients: FloatArray, error: float = 0.0) -> torch.Tensor:
@@ -125,7 +128,8 @@ class Page:
         Coefficients are scaled by a power of two to where ``error`` is about 1: then what the products lose below the
         smallest normal number, 2^-126 times numbers that are no larger than 2^64, is nothing beside it.
         """
-        _validate.same_length(coefficients=coefficients, losses=self.losses)
+        _validate.same_length(coefficients=coefficients, losses=self.losses[: self.count])
+        coefficients = np.append(coefficients, np.zeros(len(self.losses) - self.count))
         single = self._single_will_do(coefficients, error)
         unit = 2.0 ** np.frexp(error)[1] if single and error else 1.0
         scales = torch.from_numpy(coefficients / unit).to(self.losses.device)
@@ -161,14 +165,21 @@ class Page:
         return None
 
 
-def record_pass(task: Task, examples: Examples) -> Page:
-    """One forward and one backward pass over a batch."""
+def record_pass(task: Task, examples: Examples, rows: int = 0) -> Page:
+    """One forward and one backward pass over a batch, padded to ``rows``."""
     count = count_examples(examples)
     if count == 0:
         nothing = next(iter(task.parameters.values())).new_zeros(0)
-        return Page(tuple(task.parameters.values()), nothing, {}, np.zeros(0), np.zeros(0))
-    recorder = Recorder(count, task.functions)
-    return read_page(task, forward(task, examples, recorder), recorder.records)
+        return Page(tuple(task.parameters.values()), nothing, {}, np.zeros(0), np.zeros(0), 0)
+    if rows > count:
+        examples = take(examples, torch.arange(rows).clamp_max(count - 1))
+    recorder = Recorder(max(rows, count), task.functions)
+    return replace(read_page(task, forward(task, examples, recorder), recorder.records), count=count)
+
+
+def take(examples: Examples, rows: torch.Tensor) -> Examples:
+    """Some examples of a batch."""
+    return pytree.tree_map_only(torch.Tensor, lambda leaf: leaf[rows.to(leaf.device)], examples)
 
 
 def forward(task: Task, examples: Examples, recorder: Recorder) -> torch.Tensor:
@@ -190,7 +201,7 @@ def read_page(task: Task, losses: torch.Tensor, records: Sequence[Record]) -> Pa
         found = added([form.bounds() for form in forms.values()] or [Bounds(nothing, nothing)])
         norms, magnitudes = (np.sqrt(each.cpu().numpy()) for each in found)
         norms = np.maximum(norms, magnitudes / CANCELLATION) + _SQUARE_ROOT_OF_NOTHING
-        return Page(tuple(task.parameters.values()), losses.detach(), forms, norms, magnitudes)
+        return Page(tuple(task.parameters.values()), losses.detach(), forms, norms, magnitudes, len(losses))
 
 
 def flatten(parts: Sequence[torch.Tensor | None], parameters: Sequence[nn.Parameter]) -> torch.Tensor:

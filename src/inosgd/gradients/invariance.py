@@ -1,0 +1,172 @@
+"""Examples whose numbers do not depend on their batch, to the last bit.
+
+The order's guarantee and the bounds on sums take for granted that an example's loss and gradient are functions of that
+example and of the model. A library's kernels are free to round a row one way in a product of 31 rows and another way in
+one of 32, or at the edge of a tile: losses that are equal up to roundings then change places when an example is added,
+and the sum moves by many thresholds. Therefore
+
+1. batches pass in few sizes: the last example is repeated, with coefficient 0, up to the next one;
+2. before a size is used for a model, made-up examples pass at that size, and in *blocks* of a few rows, at other places
+   and among other neighbours: their losses and the bounds on their norms, which every input and output gradient of
+   every layer goes into, must have the same bits;
+3. where they do not, batches of that size pass in blocks; and where blocks of 8 to 64 rows do not agree among
+   themselves, one by one, which is slow and has no neighbours.
+
+**What is assumed of kernels**: that the way they take depends on shapes, types, memory layout and the number of threads
+and not on the numbers, so that what holds for made-up examples holds for all; and that one call made twice gives one
+result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from typing import TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from inosgd._arrays import FloatArray, IntArray
+from inosgd.gradients.draws import HeldDraws
+from inosgd.gradients.engine import ExampleLosses, Examples, count_examples
+from inosgd.gradients.recording import Task, record_pass, take
+
+UNITS = (8, 16, 32, 64)
+"""Blocks that are tried, in rows."""
+
+_COMPARED = 8
+"""How many blocks of a batch are compared, evenly spaced, the first and the last among them."""
+
+
+@dataclass
+class Sizes:
+    """In which sizes batches of a model may pass.
+
+    Attributes:
+        unit: The rows of a block; 1 if no block gives an example the same bits wherever it stands.
+        agrees: For every size tried, whether examples have the bits that they have in blocks.
+    """
+
+    unit: int
+    agrees: dict[int, bool] = field(default_factory=dict)
+
+
+_known: WeakKeyDictionary[nn.Module, WeakKeyDictionary[ExampleLosses, dict[tuple[object, ...], Sizes]]]
+_known = WeakKeyDictionary()
+"""For every model alive, with which losses and in which states what was found."""
+
+
+def rows_at_once(task: Task, examples: Examples, most: int | None = None) -> int:
+    """How many rows of the batch pass at once, so that no example's numbers depend on the others.
+
+    Args:
+        task: The model and its losses.
+        examples: The batch.
+        most: How many may pass; None for any number. A block may always pass.
+    """
+    count = count_examples(examples)
+    if count == 0:
+        return 1
+    sizes = _sizes(task, examples)
+    rows = padded_size(count, sizes.unit)
+    if most is not None and rows > most:
+        rows = max(most // sizes.unit, 1) * sizes.unit
+    if rows not in sizes.agrees:
+        sizes.agrees[rows] = _probing(task, examples, lambda measure: _agrees(measure, examples, rows, sizes.unit))
+    return rows if sizes.agrees[rows] else sizes.unit
+
+
+def padded_size(count: int, unit: int) -> int:
+    """The smallest size that batches pass in and that ``count`` examples fit into; 1 if they pass one by one.
+
+    Sizes are multiples of ``unit``, and of a 32nd of the largest power of two that is not above them: few sizes have to
+    be looked at, and less than a 32nd of a large batch is padding.
+
+    >>> [padded_size(count, 8) for count in (1, 64, 65, 500, 513)]
+    [8, 64, 72, 504, 528]
+    """
+    if unit == 1:
+        return 1
+    step = max(unit, 2 ** (count.bit_length() - 1) // 32)
+    return -(-count // step) * step
+
+
+T = TypeVar("T")
+Measure = Callable[[Examples], FloatArray]
+"""From a batch to losses and bounds on norms, one column per example."""
+
+
+def _sizes(task: Task, examples: Examples) -> Sizes:
+    leaves = [leaf for leaf in pytree.tree_leaves(examples) if isinstance(leaf, torch.Tensor)]
+    modes = tuple([module.training for module in task.model.modules()])
+    shapes = [(leaf.shape[1:], leaf.dtype) for leaf in leaves]
+    state = (torch.get_num_threads(), modes, *shapes, *map(id, task.parameters.values()))
+    known = _known.setdefault(task.model, WeakKeyDictionary()).setdefault(task.losses, {})
+    if state not in known:
+        known[state] = Sizes(_probing(task, examples, lambda measure: _unit(measure, examples)))
+    return known[state]
+
+
+def _unit(measure: Measure, examples: Examples) -> int:
+    """The smallest block in which examples have the same bits at any place, beside any other, and in larger batches."""
+    for unit in UNITS:
+        if all(_agrees(measure, examples, blocks * unit, unit) for blocks in (1, 2, 3)):
+            return unit
+    return 1
+
+
+def _agrees(measure: Measure, examples: Examples, rows: int, unit: int) -> bool:
+    """Whether examples have the same bits in a batch of ``rows`` and in blocks, elsewhere and beside others."""
+    if rows == unit == 1:
+        return True
+    pool = made_up(examples, rows + unit)
+    blocks, others = rows // unit, np.arange(rows, rows + unit // 2)
+
+    def of(places: IntArray) -> FloatArray:
+        return measure(take(pool, torch.from_numpy(places)))
+
+    whole = of(np.arange(rows))
+    for block in np.unique(np.linspace(0, blocks - 1, min(blocks, _COMPARED)).astype(int)):
+        moved = np.roll(np.arange(block * unit, (block + 1) * unit), 1 + block % (unit - 1))
+        kept = moved[unit // 2 :]
+        if not (
+            _same(of(moved), whole[:, moved]) and _same(of(np.append(others, kept))[:, -len(kept) :], whole[:, kept])
+        ):
+            return False
+    return True
+
+
+def made_up(examples: Examples, count: int) -> Examples:
+    """So many examples of this kind: random numbers, and integers of the examples themselves, which may be indices."""
+    generator = torch.Generator().manual_seed(count)
+
+    def rows(leaf: torch.Tensor) -> torch.Tensor:
+        if leaf.is_floating_point() or leaf.is_complex():
+            values = torch.randn(count, *leaf.shape[1:], generator=generator, dtype=leaf.dtype)
+            return values.to(leaf.device)
+        return leaf[torch.arange(count, device=leaf.device) % len(leaf)]
+
+    return pytree.tree_map_only(torch.Tensor, rows, examples)
+
+
+def _probing(task: Task, examples: Examples, probe: Callable[[Measure], T]) -> T:
+    """What ``probe`` finds; with what the model draws held fixed, if it draws anything."""
+    draws, devices = HeldDraws(), [task.device] if task.device.type == "cuda" else []
+
+    def measure(batch: Examples) -> FloatArray:
+        page = record_pass(task, batch).measure()
+        return np.stack([page.losses, page.grad_norms])
+
+    with torch.random.fork_rng(devices=devices):
+        with draws:
+            measure(made_up(examples, 2))
+        with draws if draws.asked else nullcontext():
+            return probe(measure)
+
+
+def _same(one: FloatArray, other: FloatArray) -> bool:
+    return bool(np.array_equal(one, other, equal_nan=True))
