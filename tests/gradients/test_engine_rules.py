@@ -12,7 +12,6 @@ from torch.utils.checkpoint import checkpoint
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, LayerCall, ReferenceEngine, register_rule
-from inosgd.gradients.memory import LiveBytes
 from inosgd.gradients.rules import Dense, Lookups, forms, normalization, rule, rule_for, sums
 from inosgd.gradients.rules.convolution import Convolved, Geometry
 from inosgd.gradients.rules.embedding import embedding_rule
@@ -640,7 +639,7 @@ class TestFallback:
         register_rule(Exponential, rule, keep_output=keep_output)
         model, examples = build(Exponential()), normal(4, 3)
         assert_engine_exact(model, examples)
-        assert torch.equal(outputs[-1], model(examples)) if keep_output else outputs[-1] is None
+        assert torch.equal(outputs[-1][:4], model(examples)) if keep_output else outputs[-1] is None
 
     def test_rule_that_takes_a_note_of_the_output(self):
         class Shift(nn.Module):

@@ -145,7 +145,7 @@ METHODS: dict[str, Callable[[nn.Module, torch.Tensor, torch.Tensor], Step]] = {
     "plain": plain,
     "plain-channels-last": plain_channels_last,
     "engine": _by(BookkeepingEngine()),
-    "reference": _quiet(_by(ReferenceEngine(chunk_size=16))),
+    "reference": _quiet(_by(ReferenceEngine())),
     "opacus-hooks": _quiet(_opacus("hooks")),
     "opacus-functorch": _quiet(_opacus("functorch")),
     "opacus-ghost": _quiet(_opacus("ghost")),

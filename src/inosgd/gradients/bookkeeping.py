@@ -22,8 +22,8 @@ from inosgd.errors import InosgdError
 from inosgd.gradients.allocator import keep_freed_memory
 from inosgd.gradients.checks import check_once
 from inosgd.gradients.engine import BatchGradients, ExampleLosses, Examples, Measured, count_examples
-from inosgd.gradients.memory import examples_that_fit
 from inosgd.gradients.invariance import rows_at_once
+from inosgd.gradients.memory import examples_that_fit
 from inosgd.gradients.recording import Task, flatten, record_pass, take
 
 
@@ -60,7 +60,7 @@ class BookkeepingEngine:
         if task.device.type == "cpu":
             keep_freed_memory()
         check_once(task, examples)
-        rows = rows_at_once(task, examples, self._size_of_pieces(task, examples))
+        rows = rows_at_once(task, examples, _measured, self._size_of_pieces(task, examples))
         if count_examples(examples) <= rows:
             yield record_pass(task, examples, rows)
         else:
@@ -72,6 +72,10 @@ class BookkeepingEngine:
             return self.physical_batch_size
         fitting = examples_that_fit(task, examples, self.memory_limit)
         return fitting if self.physical_batch_size is None else min(fitting, self.physical_batch_size)
+
+
+def _measured(task: Task, examples: Examples) -> Measured:
+    return record_pass(task, examples).measure()
 
 
 @dataclass(frozen=True, eq=False, repr=False)

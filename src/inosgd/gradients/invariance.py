@@ -32,8 +32,8 @@ from torch.utils import _pytree as pytree
 
 from inosgd._arrays import FloatArray, IntArray
 from inosgd.gradients.draws import HeldDraws
-from inosgd.gradients.engine import ExampleLosses, Examples, count_examples
-from inosgd.gradients.recording import Task, record_pass, take
+from inosgd.gradients.engine import ExampleLosses, Examples, Measured, count_examples
+from inosgd.gradients.recording import Task, take
 
 UNITS = (8, 16, 32, 64)
 """Blocks that are tried, in rows."""
@@ -60,24 +60,30 @@ _known = WeakKeyDictionary()
 """For every model alive, with which losses and in which states what was found."""
 
 
-def rows_at_once(task: Task, examples: Examples, most: int | None = None) -> int:
+def rows_at_once(task: Task, examples: Examples, measured: Measure, most: int | None = None) -> int:
     """How many rows of the batch pass at once, so that no example's numbers depend on the others.
 
     Args:
         task: The model and its losses.
         examples: The batch.
+        measured: How a batch is measured.
         most: How many may pass; None for any number. A block may always pass.
     """
     count = count_examples(examples)
     if count == 0:
         return 1
-    sizes = _sizes(task, examples)
+    sizes = _sizes(task, examples, measured)
     rows = padded_size(count, sizes.unit)
     if most is not None and rows > most:
         rows = max(most // sizes.unit, 1) * sizes.unit
     if rows not in sizes.agrees:
-        sizes.agrees[rows] = _probing(task, examples, lambda measure: _agrees(measure, examples, rows, sizes.unit))
+        sizes.agrees[rows] = _probed(task, examples, measured, lambda p: _agrees(p, examples, rows, sizes.unit), False)
     return rows if sizes.agrees[rows] else sizes.unit
+
+
+def rows_of_block(task: Task, examples: Examples, measured: Measure) -> int:
+    """How many rows pass at once if all batches pass in blocks; 1 if no block gives an example the same bits."""
+    return _sizes(task, examples, measured).unit if count_examples(examples) else 1
 
 
 def padded_size(count: int, unit: int) -> int:
@@ -96,30 +102,29 @@ def padded_size(count: int, unit: int) -> int:
 
 
 T = TypeVar("T")
-Measure = Callable[[Examples], FloatArray]
+Measure = Callable[[Task, Examples], Measured]
+Probe = Callable[[Examples], FloatArray]
 """From a batch to losses and bounds on norms, one column per example."""
 
 
-def _sizes(task: Task, examples: Examples) -> Sizes:
+def _sizes(task: Task, examples: Examples, measured: Measure) -> Sizes:
     leaves = [leaf for leaf in pytree.tree_leaves(examples) if isinstance(leaf, torch.Tensor)]
     modes = tuple([module.training for module in task.model.modules()])
     shapes = [(leaf.shape[1:], leaf.dtype) for leaf in leaves]
-    state = (torch.get_num_threads(), modes, *shapes, *map(id, task.parameters.values()))
+    state = (measured, torch.get_num_threads(), modes, *shapes, *map(id, task.parameters.values()))
     known = _known.setdefault(task.model, WeakKeyDictionary()).setdefault(task.losses, {})
     if state not in known:
-        known[state] = Sizes(_probing(task, examples, lambda measure: _unit(measure, examples)))
+        known[state] = Sizes(_probed(task, examples, measured, lambda probe: _unit(probe, examples), 1))
     return known[state]
 
 
-def _unit(measure: Measure, examples: Examples) -> int:
+def _unit(probe: Probe, examples: Examples) -> int:
     """The smallest block in which examples have the same bits at any place, beside any other, and in larger batches."""
-    for unit in UNITS:
-        if all(_agrees(measure, examples, blocks * unit, unit) for blocks in (1, 2, 3)):
-            return unit
-    return 1
+    fitting = (unit for unit in UNITS if all(_agrees(probe, examples, blocks * unit, unit) for blocks in (1, 2, 3)))
+    return next(fitting, 1)
 
 
-def _agrees(measure: Measure, examples: Examples, rows: int, unit: int) -> bool:
+def _agrees(probe: Probe, examples: Examples, rows: int, unit: int) -> bool:
     """Whether examples have the same bits in a batch of ``rows`` and in blocks, elsewhere and beside others."""
     if rows == unit == 1:
         return True
@@ -127,7 +132,7 @@ def _agrees(measure: Measure, examples: Examples, rows: int, unit: int) -> bool:
     blocks, others = rows // unit, np.arange(rows, rows + unit // 2)
 
     def of(places: IntArray) -> FloatArray:
-        return measure(take(pool, torch.from_numpy(places)))
+        return probe(take(pool, torch.from_numpy(places)))
 
     whole = of(np.arange(rows))
     for block in np.unique(np.linspace(0, blocks - 1, min(blocks, _COMPARED)).astype(int)):
@@ -153,19 +158,25 @@ def made_up(examples: Examples, count: int) -> Examples:
     return pytree.tree_map_only(torch.Tensor, rows, examples)
 
 
-def _probing(task: Task, examples: Examples, probe: Callable[[Measure], T]) -> T:
-    """What ``probe`` finds; with what the model draws held fixed, if it draws anything."""
+def _probed(task: Task, examples: Examples, measured: Measure, find: Callable[[Probe], T], otherwise: T) -> T:
+    """What ``find`` finds with a probe in its hands, or ``otherwise`` if the model fails on what is made up.
+
+    What the model draws is held fixed, if it draws anything.
+    """
     draws, devices = HeldDraws(), [task.device] if task.device.type == "cuda" else []
 
-    def measure(batch: Examples) -> FloatArray:
-        page = record_pass(task, batch).measure()
-        return np.stack([page.losses, page.grad_norms])
+    def probe(batch: Examples) -> FloatArray:
+        found = measured(task, batch)
+        return np.stack([found.losses, found.grad_norms])
 
     with torch.random.fork_rng(devices=devices):
-        with draws:
-            measure(made_up(examples, 2))
-        with draws if draws.asked else nullcontext():
-            return probe(measure)
+        try:
+            with draws:
+                probe(examples)
+            with draws if draws.asked else nullcontext():
+                return find(probe)
+        except Exception:
+            return otherwise
 
 
 def _same(one: FloatArray, other: FloatArray) -> bool:

@@ -25,21 +25,19 @@ from inosgd.gradients.engine import (
     count_examples,
     trainable_parameters,
 )
+from inosgd.gradients.invariance import rows_of_block
+from inosgd.gradients.recording import Task, take
 from inosgd.mechanism import combine, row_norms
 
 
 @dataclass(frozen=True)
 class ReferenceEngine:
-    """Materialises the gradient of every example by vmap; memory grows with examples times parameters.
+    """Materialises the gradient of every example; memory grows with examples times parameters.
 
-    The library's recurrent layers (RNN, GRU, LSTM) cannot be mapped: a model that has one passes example by example,
-    with one backward pass for each.
-
-    Attributes:
-        chunk_size: How many examples vmap handles at once; None for all.
+    Examples are mapped (vmap) in blocks of as many rows as give each of them the same bits wherever it stands
+    (`inosgd.gradients.invariance`). They pass one by one, with one backward pass for each, where there is no such block
+    or the model cannot be mapped, as the library's recurrent layers cannot.
     """
-
-    chunk_size: int | None = None
 
     @contextmanager
     def on(self, model: nn.Module, losses: ExampleLosses, examples: Examples) -> Iterator[_ReferenceGradients]:
@@ -49,11 +47,27 @@ class ReferenceEngine:
         if count == 0:
             yield _empty(model)
             return
-        if any(isinstance(module, nn.RNNBase) for module in model.modules()):
-            values, gradients = _one_by_one(model, losses, examples)
-        else:
-            values, gradients = _per_example(model, losses, examples, self.chunk_size)
+        task = Task.of(model, losses)
+        rows = 1 if _recurrent(model) else rows_of_block(task, examples, _measured_in_one)
+        values, gradients = _in_blocks(task, examples, rows) if rows > 1 else _one_by_one(model, losses, examples)
         yield _ReferenceGradients(check_losses(values, count), gradients)
+
+
+def _recurrent(model: nn.Module) -> bool:
+    return any(isinstance(module, nn.RNNBase) for module in model.modules())
+
+
+def _measured_in_one(task: Task, examples: Examples) -> Measured:
+    return _ReferenceGradients(*_per_example(task.model, task.losses, examples)).measure()
+
+
+def _in_blocks(task: Task, examples: Examples, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same as `_per_example`, with so many rows at a time; the last example is repeated to fill the last block."""
+    count = count_examples(examples)
+    blocks = torch.arange(-(-count // rows) * rows).clamp_max(count - 1).split(rows)
+    parts = [_per_example(task.model, task.losses, take(examples, block)) for block in blocks]
+    values, gradients = (torch.cat(each)[:count] for each in zip(*parts, strict=True))
+    return values, gradients
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -80,9 +94,7 @@ class _LossModule(nn.Module):
         return self._losses(self.model, examples)
 
 
-def _per_example(
-    model: nn.Module, losses: ExampleLosses, examples: Examples, chunk_size: int | None
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _per_example(model: nn.Module, losses: ExampleLosses, examples: Examples) -> tuple[torch.Tensor, torch.Tensor]:
     """One loss per example, and one row per example of all trainable gradients side by side."""
     module = _LossModule(model, losses)
     parameters = {f"model.{name}": value.detach() for name, value in trainable_parameters(model).items()}
@@ -92,7 +104,7 @@ def _per_example(
         result: torch.Tensor = functional_call(module, values, (batch_of_one,))
         return check_losses(result, 1).squeeze(0)
 
-    per_example = vmap(grad_and_value(loss), in_dims=(None, 0), randomness="different", chunk_size=chunk_size)
+    per_example = vmap(grad_and_value(loss), in_dims=(None, 0), randomness="different")
     gradients, values = per_example(parameters, examples)
     return values.detach(), torch.cat([gradients[name].flatten(1) for name in parameters], dim=1)
 

@@ -8,8 +8,8 @@ numbers that are held (inputs a_t and output gradients d_t at the places t of ex
 the unit roundoff and eta the smallest normal number of the type, one operation on numbers x, y errs by at most
 u |x y| + eta or u |x + y| + eta, whether numbers below eta are kept or flushed to zero. Sums of n products, in any
 order, therefore err by at most (n + 2) u (1 + 2^-4) of the sum of their magnitudes and by 2 n eta, for n up to 2^19
-(Higham 2002, section 3.1). Every bound of this module follows from these two sentences, for numbers of any size: squares that
-overflow make a norm infinite, and the example counts as zero; squares that underflow are covered by eta.
+(Higham 2002, section 3.1). Every bound of this module follows from these two sentences, for numbers of any size:
+squares that overflow make a norm infinite, and the example counts as zero; squares that underflow are covered by eta.
 
 It is assumed that the numbers of one example do not depend on the rest of the batch. `inosgd.gradients.invariance`
 checks that.
