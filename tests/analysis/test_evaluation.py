@@ -36,9 +36,11 @@ def test_recall_and_loss_of_each_group():
 
 
 def test_the_models_mode_is_put_back():
-    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(1, 2)).train()
+    """Also that of a BatchNorm which is kept out of training mode."""
+    model = nn.Sequential(nn.Dropout(0.5), nn.Linear(1, 2), nn.BatchNorm1d(2)).train()
+    model[2].eval()
     evaluate(model, torch.zeros(2, 1), torch.tensor([0, 1]), np.array([0, 0]), ("a",), step=0)
-    assert model.training
+    assert [module.training for module in model.modules()] == [True, True, True, False]
     with pytest.raises(InvalidArgumentError, match=r"len\(targets\)=1"):
         evaluate(model, torch.zeros(2, 1), torch.tensor([0]), np.array([0, 0]), ("a",), step=0)
 

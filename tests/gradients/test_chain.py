@@ -78,12 +78,14 @@ class TestExact:
     def test_without_activations(self):
         assert_engine_exact(nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2, bias=False)).double(), normal(5, 3))
 
+    @pytest.mark.usefixtures("values_unchecked")
     def test_in_the_middle_of_a_model(self, monkeypatch):
         runs = counted(monkeypatch)
         middle = nn.Sequential(nn.Flatten(), nn.Linear(6, 4), chain(4, 3, 4, ends=True), nn.GELU(), nn.Linear(4, 2))
         assert_engine_exact(middle.double(), normal(5, 2, 3))
         assert set(runs) == {"2"}
 
+    @pytest.mark.usefixtures("values_unchecked")
     def test_output_changed_in_place_by_the_model(self, monkeypatch):
         class InPlace(nn.Module):
             def __init__(self) -> None:
@@ -153,6 +155,7 @@ class TestExact:
 
 
 class TestWhatIsNoChain:
+    @pytest.mark.usefixtures("values_unchecked")
     def test_plain_chain_is_one(self, monkeypatch):
         """The control: what the other cases change is all that keeps them from being one."""
         runs = counted(monkeypatch)
@@ -184,6 +187,7 @@ class TestWhatIsNoChain:
         if case == "own forward":
             assert vars(model[0])["forward"](examples).shape == (5, 3), "the user's own function is back"
 
+    @pytest.mark.usefixtures("values_unchecked")  # which would refuse half precision
     def test_autocast(self, monkeypatch):
         runs, model, examples = counted(monkeypatch), chain(3, 4, 2).float(), normal(5, 3).float()
         with (

@@ -217,7 +217,7 @@ class TestNormalization:
         monkeypatch.setattr(rule, "_notes", {})
         assert_engine_exact(model, normal(count, 4))
 
-    def test_a_checkpoint_is_run_twice_and_no_more(self):
+    def test_a_checkpoint_is_run_twice_and_no_more(self, request):
         class Checkpointed(nn.Module):
             def __init__(self) -> None:
                 super().__init__()
@@ -232,6 +232,7 @@ class TestNormalization:
 
         model, inputs = build(Checkpointed()), normal(5, 4).requires_grad_()
         assert_engine_exact(model, inputs)
+        request.getfixturevalue("values_unchecked")
         model.runs = 0
         by_engine(BookkeepingEngine(), model, inputs)
         assert model.runs == 2

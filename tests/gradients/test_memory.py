@@ -99,6 +99,7 @@ def test_probing_draws_no_random_numbers():
     assert_close(*results, tolerance=0)
 
 
+@pytest.mark.usefixtures("values_unchecked")
 def test_smaller_of_two_limits():
     model, examples, seen = linear(), normal(12, 64), []
 

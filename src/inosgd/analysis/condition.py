@@ -39,7 +39,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +51,7 @@ from inosgd._arrays import ArrayValue, FloatArray, IntArray, frozen_floats
 from inosgd.errors import InvalidArgumentError
 from inosgd.examples import as_store
 from inosgd.gradients import Examples, trainable_parameters
+from inosgd.modes import evaluating
 from inosgd.plan import Terms
 from inosgd.training import Callback, Trainer, TrainingState, every
 
@@ -178,7 +178,7 @@ def measure_condition(
     terms = trainer.plan.at(min(step, trainer.plan.steps - 1))
     strengths = terms.sampling_rates * trainer.plan.table.sizes * terms.clipping_thresholds
     rows = _chosen_rows(trainer, data.groups, strengths, owners)
-    with _evaluating(model):
+    with evaluating(model):
         gradients, losses, pull = _full_gradients(trainer, model, data, terms, rows)
     lengths = torch.linalg.vector_norm(gradients, dim=1, dtype=torch.float64)
     directions = gradients / lengths[:, None].to(gradients)
@@ -246,16 +246,6 @@ def _chosen_rows(trainer: Trainer, groups: IntArray, strengths: FloatArray, owne
         if name not in names or not usable[names.index(name)]:
             raise _validate.fail("owner", name, "give owners that are trained on and have examples to measure on")
     return [names.index(name) for name in dict.fromkeys(owners)]
-
-
-@contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
 
 
 def _full_gradients(

@@ -13,6 +13,7 @@ from torch import nn
 
 from inosgd import _validate
 from inosgd._arrays import BoolArray, FloatArray, IntArray
+from inosgd.modes import evaluating
 
 EXAMPLES_AT_ONCE = 128
 """Few enough that a network's activations stay in the processor's cache: 1.6 times faster than 1,000."""
@@ -106,15 +107,13 @@ def evaluate(
 @torch.no_grad()
 def _outcomes(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[FloatArray, BoolArray]:
     """The loss of each example, and whether it is classified right; in pieces, so that memory stays bounded."""
-    training = model.training
-    model.eval()
     losses, correct = [], []
-    for start in range(0, len(targets), EXAMPLES_AT_ONCE):
-        rows = slice(start, start + EXAMPLES_AT_ONCE)
-        outputs, wanted = model(_laid_out(inputs[rows])), targets[rows]
-        losses.append(F.cross_entropy(outputs, wanted, reduction="none").double().numpy())
-        correct.append((outputs.argmax(1) == wanted).numpy())
-    model.train(training)
+    with evaluating(model):
+        for start in range(0, len(targets), EXAMPLES_AT_ONCE):
+            rows = slice(start, start + EXAMPLES_AT_ONCE)
+            outputs, wanted = model(_laid_out(inputs[rows])), targets[rows]
+            losses.append(F.cross_entropy(outputs, wanted, reduction="none").double().numpy())
+            correct.append((outputs.argmax(1) == wanted).numpy())
     return np.concatenate(losses), np.concatenate(correct)
 
 

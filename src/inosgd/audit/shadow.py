@@ -27,6 +27,7 @@ from inosgd._arrays import BoolArray, FloatArray, IntArray
 from inosgd.audit.batched import can_stack, train_stacked
 from inosgd.audit.practice import Practice
 from inosgd.gradients import supervised
+from inosgd.modes import evaluating
 from inosgd.randomness import SeededSource, uniforms
 from inosgd.studies.study import Study, StudyData
 from inosgd.training import fit
@@ -88,12 +89,9 @@ def train_one(
 
 @torch.no_grad()
 def outputs_of(model: nn.Module, inputs: torch.Tensor, at_once: int = 1024) -> torch.Tensor:
-    """The model's outputs in evaluation mode; the mode is put back."""
-    training = model.training
-    model.eval()
-    outputs = torch.cat([model(part) for part in torch.split(inputs, at_once)])
-    model.train(training)
-    return outputs
+    """The model's outputs in evaluation mode; modes are put back."""
+    with evaluating(model):
+        return torch.cat([model(part) for part in torch.split(inputs, at_once)])
 
 
 def logit_confidences(outputs: torch.Tensor, targets: torch.Tensor) -> FloatArray:

@@ -1,7 +1,8 @@
 """Per-example gradients: the engines' interface and the engines."""
 
+from inosgd.gradients.batchnorm import replace_batchnorm
 from inosgd.gradients.bookkeeping import BookkeepingEngine
-from inosgd.gradients.checks import check_model, replace_batchnorm
+from inosgd.gradients.checks import check_model
 from inosgd.gradients.engine import (
     BatchGradients,
     ExampleLosses,

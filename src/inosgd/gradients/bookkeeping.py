@@ -20,7 +20,7 @@ from inosgd import _validate
 from inosgd._arrays import FloatArray
 from inosgd.errors import InosgdError
 from inosgd.gradients.allocator import keep_freed_memory
-from inosgd.gradients.checks import check_once
+from inosgd.gradients.checks import check_structure
 from inosgd.gradients.engine import BatchGradients, ExampleLosses, Examples, Measured, count_examples
 from inosgd.gradients.invariance import rows_at_once
 from inosgd.gradients.memory import examples_that_fit
@@ -31,8 +31,8 @@ from inosgd.gradients.recording import Task, flatten, record_pass, take
 class BookkeepingEngine:
     """Norms and weighted sums of per-example gradients at about the cost of a plain step.
 
-    Before a model's first batch it is checked (see `inosgd.gradients.checks`), and the gradients of a few
-    examples are compared to plain autograd.
+    Before every batch the model's structure is checked, and at batches 1, 2, 4, 8, ... the losses and gradients of the
+    batch are compared to those of its parts by plain autograd (see `inosgd.gradients.checks`).
 
     Attributes:
         physical_batch_size: At most this many examples are on the way through the model at once, or a block of 8 to
@@ -59,8 +59,10 @@ class BookkeepingEngine:
         task = Task.of(model, losses)
         if task.device.type == "cpu":
             keep_freed_memory()
-        check_once(task, examples)
-        rows = rows_at_once(task, examples, _measured, self._size_of_pieces(task, examples))
+        checks = check_structure(task)
+        size = self._size_of_pieces(task, examples)
+        checks.values(task, examples, size)
+        rows = rows_at_once(task, examples, _measured, size)
         if count_examples(examples) <= rows:
             yield record_pass(task, examples, rows)
         else:

@@ -1,11 +1,14 @@
-"""What is checked before a model's first batch: layers that break per-example gradients, and the engine itself."""
+"""What is checked of models and losses, and when: structure at every batch, values at batches 1, 2, 4, 8, ...
+
+A model whose modules, modes, hooks, trainable parameters or buffers are other ones than before is a model in another
+state, and is checked like a new one.
+"""
 
 from __future__ import annotations
 
-import copy
+from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -14,26 +17,80 @@ from torch.utils import _pytree as pytree
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.engine import ExampleLosses, Examples, count_examples
-from inosgd.gradients.recording import Task, flatten, forward, read_page, record_pass
-from inosgd.gradients.rules.recorder import Recorder
+from inosgd.gradients.recording import Task
+from inosgd.gradients.values import check_values
 
-_PROBED = 3
-"""How many examples are compared to plain autograd before the first batch."""
+State = tuple[object, ...]
+"""Everything about a model's structure that decides whether it may be trained."""
 
-_checked: WeakKeyDictionary[nn.Module, WeakKeyDictionary[ExampleLosses, set[tuple[object, ...]]]] = WeakKeyDictionary()
-"""For every model alive, with which losses and in which states (mode, trainable parameters) it has been checked."""
+_SETTINGS = ("inplace", "track_running_stats", "max_norm", "scale_grad_by_freq")
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+_LARGER = 1.25
+"""By what factor a batch must be larger than all that were checked to be checked out of turn."""
+
+_MOST_STATES = 16
+"""For how many states of a model the checks that were made are remembered."""
 
 
-def check_once(task: Task, examples: Examples) -> None:
-    """`check_model` and `check_gradients`, unless the model has passed both with these losses in the state it is in."""
-    state = (task.model.training, *map(id, task.parameters.values()))
-    passed = _checked.setdefault(task.model, WeakKeyDictionary()).setdefault(task.losses, set())
-    if state in passed:
-        return
-    check_model(task.model)
-    if check_gradients(task, examples):
-        check_independence(task, examples)
-        passed.add(state)
+@dataclass
+class Checks:
+    """The checks of one model with one kind of losses in one state.
+
+    Attributes:
+        recorded: See `inosgd.gradients.values.check_values`.
+        batches: How many batches there were, checked or not.
+        largest: How many examples the largest batch had whose values were checked.
+        waiting: Whether values are to be checked as soon as a batch allows it.
+    """
+
+    recorded: bool
+    batches: int = 0
+    largest: int = 0
+    waiting: bool = True
+
+    def values(self, task: Task, examples: Examples, size: int | None = None) -> None:
+        """Check the values of a batch, of which ``size`` examples pass at once, if it is its turn.
+
+        That is at batches 1, 2, 4, 8, ..., counted in this process, and if a batch is larger by a quarter than all that
+        were checked. A batch without enough finite losses to tell leaves it to the next one.
+
+        Raises:
+            InvalidArgumentError: It says what is wrong and what to do about it.
+        """
+        count = count_examples(examples) if size is None else min(size, count_examples(examples))
+        self.batches += 1
+        self.waiting |= self.batches & (self.batches - 1) == 0
+        larger = count > _LARGER * self.largest
+        if count == 0 or not (self.waiting or larger):
+            return
+        piece = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf[:count], examples)
+        self.waiting = True  # also if the next line raises
+        if check_values(task, piece, recorded=self.recorded, perturbed=larger, seed=self.batches):
+            self.largest, self.waiting = max(self.largest, count), False
+
+
+_checks: WeakKeyDictionary[nn.Module, WeakKeyDictionary[ExampleLosses, dict[State, Checks]]] = WeakKeyDictionary()
+"""For every model alive, with each of its losses, the checks in the states that it was in last."""
+
+
+def check_structure(task: Task, *, recorded: bool = True) -> Checks:
+    """Refuse a model that may not be trained as it is now; otherwise, the checks of its values in this state.
+
+    It is called before every batch and costs a few microseconds while nothing changes.
+
+    Raises:
+        InvalidArgumentError: It names the module and what to do about it.
+    """
+    known = _checks.setdefault(task.model, WeakKeyDictionary()).setdefault(task.losses, {})
+    state = (recorded, *_state(task.model))
+    checks = known.get(state)
+    if checks is None:
+        (check_model if recorded else check_layers)(task.model)
+        for oldest in list(known)[: len(known) - _MOST_STATES + 1]:
+            del known[oldest]
+        checks = known[state] = Checks(recorded)
+    return checks
 
 
 def check_model(model: nn.Module) -> None:
@@ -69,107 +126,6 @@ def check_layers(model: nn.Module) -> None:
             raise InvalidArgumentError(f"{_name(path, module)}: {problem}")
 
 
-@torch.no_grad()
-def check_independence(task: Task, examples: Examples) -> None:
-    """Compare the losses of a few examples together and one by one, and see that no buffer is written.
-
-    Together with `check_gradients` this finds mixing that autograd cannot see: class weights counted in the batch,
-    a division by the mean loss, ranks. Where the model draws random numbers (dropout) the losses cannot be compared.
-
-    Raises:
-        InvalidArgumentError: The losses of a batch are not those of its examples, or a buffer changed.
-    """
-    few = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf[:_PROBED], examples)
-    buffers = {name: buffer.clone() for name, buffer in task.model.named_buffers()}
-    devices = [task.device] if task.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        before = torch.get_rng_state()
-        together = task.losses(task.model, few)
-        drew = not torch.equal(before, torch.get_rng_state())
-        alone = [] if drew else [_loss_alone(task, few, index) for index in range(count_examples(few))]
-    for name, buffer in task.model.named_buffers():
-        if not torch.equal(buffer, buffers[name]) and not buffer.isnan().any():
-            raise InvalidArgumentError(
-                f"buffer {name!r} changed during a forward pass: it would carry private data out of training, past "
-                "clipping and noise; stop updating it, or call model.eval() on its module"
-            )
-    tolerance = torch.finfo(together.dtype).eps ** 0.25  # 2% in float32: rounding may differ with the batch
-    if alone and not torch.allclose(together, torch.stack(alone), tolerance, tolerance, equal_nan=True):
-        raise InvalidArgumentError(
-            "losses: an example has another loss in a batch than alone, so it depends on the others and no clipping "
-            "bounds what one of them does; compute each loss from its own example (weights by class must be constants)"
-        )
-
-
-def _loss_alone(task: Task, examples: Examples, index: int) -> torch.Tensor:
-    one = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf[index : index + 1], examples)
-    return task.losses(task.model, one).reshape(-1)[0]
-
-
-@torch.enable_grad()
-def check_gradients(task: Task, examples: Examples) -> bool:
-    """Compare the gradients of a few examples to plain autograd; False if there were too few finite ones to tell.
-
-    On one graph, and so with the same dropout, the gradient of each loss alone must be what the engine says it
-    is, and no loss may depend on the input of another example. The same must come of a pass as training does it.
-
-    Raises:
-        InvalidArgumentError: The engine would be wrong on this model.
-    """
-    if count_examples(examples) < 2:
-        return False
-    few = pytree.tree_map_only(torch.Tensor, _leaf, examples)
-    devices = [task.device] if task.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        recorder = Recorder(count_examples(few), task.functions, differentiable=True)
-        losses = forward(task, few, recorder)
-        floats = [leaf for leaf in pytree.tree_leaves(few) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-        alone = [_gradients_of_one(task, losses, index, floats) for index in range(len(losses))]
-        pages = [read_page(task, losses, recorder.records)]
-    with torch.random.fork_rng(devices=devices):  # from where the other pass began
-        pages.append(record_pass(task, pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, few)))
-    _check_losses(*[page.losses for page in pages])
-    finite = 0
-    for index, (expected, of_inputs) in enumerate(alone):
-        norms = [float(page.norms[index]) for page in pages]
-        if np.isfinite(norms).all() and all(part.isfinite().all() for part in expected):
-            finite += 1
-            _check_inputs(of_inputs, index)
-            coefficients = torch.nn.functional.one_hot(torch.tensor(index), len(losses)).double().numpy()
-            for page, norm in zip(pages, norms, strict=True):
-                _check_parts(task, expected, page.weighted_sum(coefficients), norm)
-    return finite >= 2
-
-
-def replace_batchnorm(model: nn.Module, groups: int = 32) -> nn.Module:
-    """A copy of the model with every BatchNorm replaced by GroupNorm, which looks at one example only.
-
-    Scales and shifts are kept, running statistics are not: train the result, or fine-tune it.
-
-    Args:
-        model: It is not changed.
-        groups: The most groups a layer may have; the largest divisor of its channels up to it is used.
-    """
-    return _replaced(copy.deepcopy(model), groups)
-
-
-def _replaced(module: nn.Module, groups: int) -> nn.Module:
-    if isinstance(module, _BatchNorm):
-        return _as_group_norm(module, groups)
-    for name, child in module.named_children():
-        setattr(module, name, _replaced(child, groups))
-    return module
-
-
-def _as_group_norm(norm: _BatchNorm, groups: int) -> nn.GroupNorm:
-    channels = norm.num_features
-    fitting = max(count for count in range(1, min(groups, channels) + 1) if channels % count == 0)
-    result = nn.GroupNorm(fitting, channels, eps=norm.eps, affine=norm.affine)
-    if norm.affine:
-        result.weight, result.bias = norm.weight, norm.bias
-    return result.train(norm.training)
-
-
 def _problem(module: nn.Module) -> str | None:
     """What is wrong with a module by itself, and what to do about it."""
     if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
@@ -187,57 +143,26 @@ def _name(path: str, module: nn.Module) -> str:
     return f"module {path or 'model'!r} ({type(module).__name__})"
 
 
-def _leaf(tensor: torch.Tensor) -> torch.Tensor:
-    few = tensor[:_PROBED].detach().clone()
-    return few.requires_grad_() if few.is_floating_point() else few
+def _state(model: nn.Module) -> State:
+    """Identities of all modules, parameters and buffers, with modes, settings, hooks and what is trainable.
 
-
-def _gradients_of_one(
-    task: Task, losses: torch.Tensor, index: int, inputs: list[torch.Tensor]
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Plain gradients of one loss, with respect to the parameters and to the inputs of all examples."""
-    wanted = [*task.parameters.values(), *inputs]
-    found = torch.autograd.grad(losses[index], wanted, retain_graph=True, allow_unused=True)
-    filled = [torch.zeros_like(like) if part is None else part for part, like in zip(found, wanted, strict=True)]
-    return filled[: len(task.parameters)], filled[len(task.parameters) :]
-
-
-def _check_losses(first: torch.Tensor, second: torch.Tensor) -> None:
-    tolerance = torch.finfo(first.dtype).eps ** 0.5
-    if not torch.allclose(first, second, rtol=tolerance, atol=tolerance, equal_nan=True):
-        raise InvalidArgumentError(
-            "losses: two passes over the same examples gave other losses, so that what is measured is not what is "
-            "summed: the model changes between passes, or draws random numbers that torch.manual_seed does not govern; "
-            "draw them by torch"
-        )
-
-
-def _check_inputs(of_inputs: list[torch.Tensor], index: int) -> None:
-    for part in of_inputs:
-        others = [row for row in range(len(part)) if row != index]
-        if part[others].abs().sum() > 1e-6 * part[index].abs().sum():
-            raise InvalidArgumentError(
-                "the loss of one example depends on the input of another: the model or its losses mix the examples of "
-                "a batch, so that no clipping bounds what one of them does; remove the operation that mixes them"
-            )
-
-
-def _check_parts(task: Task, expected: list[torch.Tensor], actual: torch.Tensor, norm: float) -> None:
-    actual = actual.to(expected[0].dtype)
-    tolerance = torch.finfo(actual.dtype).eps ** 0.5
-    size = flatten(expected, list(task.parameters.values())).norm()
-    pieces = torch.split(actual, [part.numel() for part in expected])
-    for (name, _), wanted, given in zip(task.parameters.items(), expected, pieces, strict=True):
-        distance = (wanted.flatten() - given).norm()
-        if not distance <= tolerance * (wanted.norm() + 0.1 * size):
-            raise InvalidArgumentError(
-                f"parameter {name!r}: its per-example gradient is not what autograd gives; the parameter is used "
-                "outside a call of its module, or the examples are mixed or not in the first dimension: change that, "
-                "or use ReferenceEngine"
-            )
-    smallest = torch.finfo(actual.dtype).tiny ** 0.5  # squares of what is shorter are not told from 0
-    if size > smallest / tolerance and not norm >= (1 - tolerance) * float(size):
-        raise InvalidArgumentError(
-            f"the engine takes an example's gradient of norm {float(size):g} for one of norm {norm:g}: it would be "
-            "clipped too little; use ReferenceEngine"
-        )
+    Objects are known by their address, so that the model is not kept alive; hooks by their number, which is unique.
+    """
+    state: list[object] = []
+    modules = {model}
+    left = [model]
+    while left:
+        module = left.pop()
+        own = module.__dict__
+        state += id(module), module.__class__, own["training"], id(own.get("forward")), *map(own.get, _SETTINGS)
+        for hooks in filter(None, map(own.__getitem__, _HOOKS)):
+            state += hooks
+        for parameter in own["_parameters"].values():
+            state += id(parameter), parameter is not None and parameter.requires_grad
+        if own["_buffers"]:
+            state += map(id, own["_buffers"].values())
+        for child in own["_modules"].values():
+            if child is not None and child not in modules:
+                modules.add(child)
+                left.append(child)
+    return tuple(state)

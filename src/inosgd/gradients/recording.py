@@ -34,6 +34,7 @@ from inosgd.gradients.rules.forms import Bounds, Form, Summed, added
 from inosgd.gradients.rules.recorder import Record, Recorder
 from inosgd.gradients.rules.recurrent import CELLS, recorded_recurrence
 from inosgd.gradients.rules.rule import Gradients, rule_for
+from inosgd.gradients.written import Table, tables_of, unwritten
 from inosgd.rounding import CANCELLATION, ROUNDOFFS
 
 _SQUARE_ROOT_OF_NOTHING = 1e-150
@@ -51,6 +52,7 @@ class Task:
         stand_ins: What is called in place of layers during a recorded pass; see `inosgd.gradients.calls`.
         functions: The parameters of recurrent and attention modules, by identity, with their module's path: these
             are recorded when the library's function for them is called.
+        tables: Where the modules hold their parameters and buffers, which no pass may write to.
     """
 
     model: nn.Module
@@ -58,6 +60,7 @@ class Task:
     parameters: dict[str, nn.Parameter]
     stand_ins: tuple[tuple[nn.Module, StandIn], ...]
     functions: dict[int, str]
+    tables: tuple[Table, ...]
 
     @classmethod
     def of(cls, model: nn.Module, losses: ExampleLosses) -> Task:
@@ -65,7 +68,9 @@ class Task:
         parameters: dict[str, nn.Parameter] = {}
         stand_ins: list[tuple[nn.Module, StandIn]] = []
         functions: dict[int, str] = {}
+        tables: list[Table] = []
         for path, module in model.named_modules():
+            tables += tables_of(module)
             if module._parameters:
                 trained = {name: p for name, p in module._parameters.items() if p is not None and p.requires_grad}
                 parameters.update({f"{path}.{name}" if path else name: p for name, p in trained.items()})
@@ -74,7 +79,7 @@ class Task:
                 stand_in = quicker(module, path)
             if stand_in is not None:
                 stand_ins.append((module, stand_in))
-        return cls(model, losses, parameters or trainable_parameters(model), tuple(stand_ins), functions)
+        return cls(model, losses, parameters or trainable_parameters(model), tuple(stand_ins), functions, tuple(tables))
 
     @property
     def device(self) -> torch.device:
@@ -185,7 +190,7 @@ def take(examples: Examples, rows: torch.Tensor) -> Examples:
 def forward(task: Task, examples: Examples, recorder: Recorder) -> torch.Tensor:
     """The losses of a batch, with everything noted that the gradients need."""
     functions = _RecordedFunctions(recorder, task.functions) if task.functions else nullcontext()
-    with torch.enable_grad(), standing_in(task.stand_ins, recorder), functions:
+    with torch.enable_grad(), unwritten(task.model, task.tables), standing_in(task.stand_ins, recorder), functions:
         losses = check_losses(task.losses(task.model, examples), recorder.count)
     for record in recorder.records:
         record.check_unchanged()

@@ -16,7 +16,7 @@ from torch.func import functional_call, grad_and_value, vmap
 from torch.utils import _pytree as pytree
 
 from inosgd._arrays import FloatArray
-from inosgd.gradients.checks import check_layers
+from inosgd.gradients.checks import check_structure
 from inosgd.gradients.engine import (
     ExampleLosses,
     Examples,
@@ -27,6 +27,7 @@ from inosgd.gradients.engine import (
 )
 from inosgd.gradients.invariance import rows_of_block
 from inosgd.gradients.recording import Task, take
+from inosgd.gradients.written import unwritten
 from inosgd.mechanism import combine, row_norms
 
 
@@ -42,14 +43,14 @@ class ReferenceEngine:
     @contextmanager
     def on(self, model: nn.Module, losses: ExampleLosses, examples: Examples) -> Iterator[_ReferenceGradients]:
         """See `GradientEngine.on`. Nothing is written onto the model at any time."""
-        check_layers(model)
-        count = count_examples(examples)
+        task, count = Task.of(model, losses), count_examples(examples)
+        check_structure(task, recorded=False).values(task, examples)
         if count == 0:
             yield _empty(model)
             return
-        task = Task.of(model, losses)
         rows = 1 if _recurrent(model) else rows_of_block(task, examples, _measured_in_one)
-        values, gradients = _in_blocks(task, examples, rows) if rows > 1 else _one_by_one(model, losses, examples)
+        with unwritten(model, task.tables):
+            values, gradients = _in_blocks(task, examples, rows) if rows > 1 else _one_by_one(model, losses, examples)
         yield _ReferenceGradients(check_losses(values, count), gradients)
 
 

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 
 from inosgd._arrays import FloatArray
 from inosgd.importance import importance_weights
+from inosgd.modes import evaluating
 from inosgd.order import Candidates
 from inosgd.randomness import SeededSource
 from inosgd.studies.entrant import Entrant, prepared
@@ -75,10 +76,7 @@ def _amounts(trainer: Trainer, data: StudyData) -> FloatArray:
 
 @torch.no_grad()
 def _losses(model: torch.nn.Module, data: StudyData) -> FloatArray:
-    training = model.training
-    model.eval()
-    losses: FloatArray = (
-        F.cross_entropy(model(data.held_out_inputs), data.held_out_targets, reduction="none").double().numpy()
-    )
-    model.train(training)
-    return losses
+    with evaluating(model):
+        losses = F.cross_entropy(model(data.held_out_inputs), data.held_out_targets, reduction="none")
+    values: FloatArray = losses.double().numpy()
+    return values

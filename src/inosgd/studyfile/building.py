@@ -13,6 +13,7 @@ from torch.utils import _pytree as pytree
 from inosgd.gradients import check_model, supervised
 from inosgd.importance import BetaTail, Importance, StepTail
 from inosgd.method import METHODS, Method
+from inosgd.modes import evaluating
 from inosgd.order import ORDERS
 from inosgd.randomness import RandomSource, SecureSource, SeededSource
 from inosgd.studyfile.data import StudyData
@@ -86,10 +87,8 @@ def _importance(tail: TailSection) -> Importance:
 
 def _check_outputs(model: nn.Module, data: StudyData) -> None:
     """One forward pass: a model must give one score per class."""
-    training = model.training
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        outputs = model.eval()(pytree.tree_map(torch.zeros_like, data.examples.inputs[:1]))
-    model.train(training)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), evaluating(model):
+        outputs = model(pytree.tree_map(torch.zeros_like, data.examples.inputs[:1]))
     if tuple(outputs.shape) != (1, len(data.classes)):
         raise ValueError(
             f"for one example it gives scores of shape {tuple(outputs.shape)}, not (1, {len(data.classes)})"
