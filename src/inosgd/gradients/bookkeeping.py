@@ -24,6 +24,7 @@ from inosgd.gradients.checks import check_structure
 from inosgd.gradients.engine import BatchGradients, ExampleLosses, Examples, Measured, count_examples
 from inosgd.gradients.invariance import rows_at_once
 from inosgd.gradients.memory import examples_that_fit
+from inosgd.gradients.precision import full_precision
 from inosgd.gradients.recording import Task, flatten, record_pass, take
 
 
@@ -42,10 +43,13 @@ class BookkeepingEngine:
         memory_limit: About how many bytes a pass may take on top of the model and its batch; None for any number.
             What an example takes is measured on a few of them before the first batch, and batches are split as far
             as needed, at most into single examples. No batch fails for its size, however far above its mean.
+        allow_untested_device: The type of a device, such as "cuda", that no test of this library has run on, to use it
+            all the same; see `inosgd.gradients.precision`.
     """
 
     physical_batch_size: int | None = None
     memory_limit: int | None = None
+    allow_untested_device: str | None = None
 
     def __post_init__(self) -> None:
         if self.physical_batch_size is not None:
@@ -59,14 +63,17 @@ class BookkeepingEngine:
         task = Task.of(model, losses)
         if task.device.type == "cpu":
             keep_freed_memory()
+        with full_precision(task.device, allow_untested_device=self.allow_untested_device):
+            yield self._passed(task, examples)
+
+    def _passed(self, task: Task, examples: Examples) -> BatchGradients:
         checks = check_structure(task)
         size = self._size_of_pieces(task, examples)
         checks.values(task, examples, size)
         rows = rows_at_once(task, examples, _measured, size)
         if count_examples(examples) <= rows:
-            yield record_pass(task, examples, rows)
-        else:
-            yield SplitBatch.measured(task, examples, rows)
+            return record_pass(task, examples, rows)
+        return SplitBatch.measured(task, examples, rows)
 
     def _size_of_pieces(self, task: Task, examples: Examples) -> int | None:
         """How many examples may pass at once; None for any number."""

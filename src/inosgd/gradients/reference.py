@@ -26,6 +26,7 @@ from inosgd.gradients.engine import (
     trainable_parameters,
 )
 from inosgd.gradients.invariance import rows_of_block
+from inosgd.gradients.precision import full_precision
 from inosgd.gradients.recording import Task, take
 from inosgd.gradients.written import unwritten
 from inosgd.mechanism import combine, row_norms
@@ -38,20 +39,29 @@ class ReferenceEngine:
     Examples are mapped (vmap) in blocks of as many rows as give each of them the same bits wherever it stands
     (`inosgd.gradients.invariance`). They pass one by one, with one backward pass for each, where there is no such block
     or the model cannot be mapped, as the library's recurrent layers cannot.
+
+    Attributes:
+        allow_untested_device: See `BookkeepingEngine`.
     """
+
+    allow_untested_device: str | None = None
 
     @contextmanager
     def on(self, model: nn.Module, losses: ExampleLosses, examples: Examples) -> Iterator[_ReferenceGradients]:
         """See `GradientEngine.on`. Nothing is written onto the model at any time."""
-        task, count = Task.of(model, losses), count_examples(examples)
+        task = Task.of(model, losses)
+        with full_precision(task.device, allow_untested_device=self.allow_untested_device):
+            yield self._passed(task, examples)
+
+    def _passed(self, task: Task, examples: Examples) -> _ReferenceGradients:
+        count = count_examples(examples)
         check_structure(task, recorded=False).values(task, examples)
         if count == 0:
-            yield _empty(model)
-            return
-        rows = 1 if _recurrent(model) else rows_of_block(task, examples, _measured_in_one)
-        with unwritten(model, task.tables):
-            values, gradients = _in_blocks(task, examples, rows) if rows > 1 else _one_by_one(model, losses, examples)
-        yield _ReferenceGradients(check_losses(values, count), gradients)
+            return _empty(task.model)
+        rows = 1 if _recurrent(task.model) else rows_of_block(task, examples, _measured_in_one)
+        with unwritten(task.model, task.tables):
+            found = _in_blocks(task, examples, rows) if rows > 1 else _one_by_one(task.model, task.losses, examples)
+        return _ReferenceGradients(check_losses(found[0], count), found[1])
 
 
 def _recurrent(model: nn.Module) -> bool:

@@ -15,6 +15,8 @@ from inosgd.gradients.rules.rule import Gradients
 Parts = Callable[..., Gradients]
 """From the gradients of recorded outputs to the gradients of the parameters behind them."""
 
+_HALF = (torch.float16, torch.bfloat16)
+
 
 class Output(NamedTuple):
     """A recorded output: its edge in the graph, where its gradient arrives, and what a zero gradient looks like.
@@ -93,6 +95,7 @@ class Recorder:
         """Record that ``outputs`` were computed from trainable parameters; nothing, if none of them has a gradient."""
         if not any(output.requires_grad for output in outputs):
             return
+        _check_precision([*outputs, *kept], where)
         for output in outputs:
             if output.dim() <= example_dim or output.shape[example_dim] != self.count:
                 raise InvalidArgumentError(
@@ -106,6 +109,16 @@ class Recorder:
     def where(self, parameter: nn.Parameter) -> str:
         """The module that a parameter belongs to, for messages."""
         return self._names.get(id(parameter), "a module")
+
+
+def _check_precision(tensors: Sequence[torch.Tensor], where: str) -> None:
+    """Refuse half precision, whose roundings no bound on norms and sums allows for."""
+    for tensor in tensors:
+        if tensor.dtype in _HALF:
+            raise InvalidArgumentError(
+                f"module {where!r}: it computes with {tensor.dtype}; compute in float32 or float64, without "
+                "torch.autocast inside the model or its losses, or use ReferenceEngine"
+            )
 
 
 def _describe(output: torch.Tensor) -> Output:
