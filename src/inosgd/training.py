@@ -29,6 +29,7 @@ from inosgd.examples import ExampleStore, as_store
 from inosgd.gradients import BookkeepingEngine, ExampleLosses, GradientEngine, trainable_parameters
 from inosgd.importance import importance_weights
 from inosgd.ledger import Ledger
+from inosgd.masks import torch_seeded_by
 from inosgd.mechanism import BoundedSum, release
 from inosgd.method import Method
 from inosgd.order import Candidates
@@ -231,40 +232,6 @@ def _record(state: TrainingState, terms: Terms, sensitivity: FloatArray, streams
     state.ledger.record(state.step, terms, sensitivity=sensitivity, streams=streams)
 
 
-@contextmanager
-def torch_seeded_by(source: RandomSource, rank: int = 0) -> Iterator[Callable[[], bool]]:
-    """Inside, torch's global generators follow ``source``; afterwards they stand where they stood.
-
-    What it yields says whether anything was drawn from them so far.
-
-    Dropout masks go by position in the batch, so one more example shifts the masks of those behind it. That leaves
-    the law of the sum as it was only if masks cannot be predicted: they must not come from a seed that others know.
-    Torch's generator on the CPU takes 32 bits of a seed, so the masks of a step are one of 2^32 sequences.
-
-    Processes of one training draw the same word and make a seed of it for each ``rank``, so that their masks are not
-    the same. Hence a model with dropout is trained with other masks on another number of processes.
-    """
-    with torch.random.fork_rng():
-        _seed_torch(_seed_for(rank, int(source.words(1)[0])))
-        before = _generators()
-        yield lambda: not all(map(torch.equal, before, _generators()))
-
-
-def _generators() -> list[torch.Tensor]:
-    """Where torch's global generators stand."""
-    started = torch.cuda.is_available() and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state_all() if started else ())]
-
-
-def _seed_torch(seed: int) -> None:
-    """``torch.manual_seed``; where CUDA has not started it would keep a stack trace of every call for later."""
-    accelerator = torch.accelerator.current_accelerator()
-    if accelerator is None or (accelerator.type == "cuda" and not torch.cuda.is_initialized()):  # type: ignore[no-untyped-call]
-        torch.default_generator.manual_seed(seed)
-    else:
-        torch.manual_seed(seed)
-
-
 def apply_update(model: nn.Module, optimizer: torch.optim.Optimizer, gradient: torch.Tensor) -> None:
     """Let any torch optimizer take a step along a flat gradient; no ``.grad`` is left behind."""
     parameters = list(trainable_parameters(model).values())
@@ -316,10 +283,6 @@ def fit(
         for callback in callbacks:
             callback(state, diagnostics)
     return state
-
-
-def _seed_for(rank: int, word: int) -> int:
-    return word if rank == 0 else int.from_bytes(hashlib.sha256(f"{word} {rank}".encode()).digest()[:8], "little")
 
 
 def _check_same_everywhere(trainer: Trainer, state: TrainingState) -> None:

@@ -31,6 +31,7 @@ from inosgd.checkpoint import Checkpoint
 from inosgd.distributed import ALONE, Peers
 from inosgd.errors import InvalidArgumentError
 from inosgd.files import write_private
+from inosgd.masks import torch_seeded_by
 from inosgd.models.saved import load_weights, save_model
 from inosgd.owners import Budget, Owners, OwnerTable
 from inosgd.plan import Plan
@@ -43,7 +44,7 @@ from inosgd.studyfile.fingerprints import fingerprint, refuse_changes, study_fin
 from inosgd.studyfile.planning import study_plan
 from inosgd.studyfile.reading import StudyFile, parse_study
 from inosgd.studyfile.sources import Progress
-from inosgd.training import Trainer, TrainingState, fit, model_digest, torch_seeded_by
+from inosgd.training import Trainer, TrainingState, fit, model_digest
 from inosgd.training import every as after_every
 
 PROBED = 3
