@@ -254,7 +254,7 @@ class SharedBatch:
         self._belongs_to = indices % peers.size
         self.mine: IntArray = np.flatnonzero(self._belongs_to == peers.rank)
         self._peers, self._count, self._streams = peers, len(indices), streams
-        self._part = torch.zeros(0)
+        self._part = torch.zeros(0, device="cpu")
         self._awaited: Literal["measured", "ready", "sum", "nothing"] = "measured"  # what the next exchange is
 
     def gather(self, measured: Measured) -> Measured:

@@ -7,13 +7,14 @@ many trainings and release none.
 from __future__ import annotations
 
 import math
-from decimal import ROUND_HALF_EVEN, Decimal, localcontext
+from decimal import Decimal
 
 import numpy as np
 import torch
 
 from inosgd import _validate
 from inosgd._arrays import FloatArray
+from inosgd._decimals import decimals
 from inosgd.randomness import RandomSource, WordArray, uniforms
 
 LARGEST_SCALE = 2.0**40
@@ -81,7 +82,7 @@ def rounded_gaussian(source: RandomSource, count: int, scale: float) -> torch.Te
     if not scale <= LARGEST_SCALE:
         raise _validate.fail("scale", scale, f"give at most {LARGEST_SCALE:g}: use a coarser grid")
     blocks = [_rounded_block(source, min(_BLOCK, count - start), scale) for start in range(0, count, _BLOCK)]
-    return torch.cat(blocks) if blocks else torch.zeros(0, dtype=torch.float64)
+    return torch.cat(blocks) if blocks else torch.zeros(0, dtype=torch.float64, device="cpu")
 
 
 def _rounded_block(source: RandomSource, count: int, scale: float) -> torch.Tensor:
@@ -125,8 +126,7 @@ def _midpoints(words: WordArray) -> FloatArray:
 def _second_look(words: WordArray, more: WordArray, scale: float) -> FloatArray:
     """The same pairs from 192 bits and in 60 digits, rounded."""
     rounded = np.empty(words.shape)
-    with localcontext() as context:
-        context.prec, context.rounding = _DIGITS, ROUND_HALF_EVEN
+    with decimals(_DIGITS):
         for pair in range(words.shape[1]):
             first, second = (_uniform([words[which, pair], *more[which, pair]]) for which in (0, 1))
             radius = (-2 * first.ln()).sqrt() * Decimal(scale)

@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
+from inosgd._decimals import decimals
+
 EXACT = 17
 """So many digits tell any two floating-point numbers apart."""
 
@@ -48,7 +50,8 @@ def _rounded(epsilon: float, digits: int, direction: str) -> str:
     epsilon = float(epsilon)
     if not math.isfinite(epsilon) or epsilon == 0:
         return f"{epsilon:g}"
-    exact = Decimal(repr(epsilon))
-    unit = Decimal(1).scaleb(exact.adjusted() - digits + 1)
-    rounded = exact.quantize(unit, rounding=direction).normalize()
-    return f"{rounded:f}" if LEAST_WRITTEN_OUT <= abs(rounded) < LARGEST_WRITTEN_OUT else f"{rounded:e}"
+    with decimals(2 * EXACT):
+        exact = Decimal(repr(epsilon))
+        unit = Decimal(1).scaleb(exact.adjusted() - digits + 1)
+        rounded = exact.quantize(unit, rounding=direction).normalize()
+        return f"{rounded:f}" if LEAST_WRITTEN_OUT <= abs(rounded) < LARGEST_WRITTEN_OUT else f"{rounded:e}"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import ctypes
+import platform
 import threading
+import warnings
 from contextlib import contextmanager
 
 import numpy as np
@@ -315,6 +319,55 @@ class TestDevices:
             set_products("mkldnn", "matmul", "none")
 
 
+class TestRounding:
+    @pytest.mark.parametrize("direction", ["down", "up", "to zero"])
+    def test_refused(self, direction):
+        library, directions = ctypes.CDLL(None), {"down": 0x400, "up": 0x800, "to zero": 0xC00}
+        if platform.machine() != "x86_64" or not hasattr(library, "fesetround"):
+            pytest.skip("directions have other numbers here")
+        model, examples = network()
+        assert library.fesetround(directions[direction]) == 0
+        try:
+            with pytest.raises(InosgdError, match="FE_TONEAREST"):
+                by_engine(BookkeepingEngine(), model, examples)
+        finally:
+            library.fesetround(0)
+
+
+class TestBlocks:
+    """A model that passed its checks was trained inside them without gradients, or with others."""
+
+    @pytest.mark.parametrize("engine", ENGINES)
+    @pytest.mark.parametrize("block", [torch.inference_mode, torch.autograd.graph.save_on_cpu])
+    def test_refused(self, engine, block):
+        model, examples = network()
+        by_engine(engine, model, examples)
+        with block(), pytest.raises(InosgdError, match="take the step outside of it"):
+            by_engine(engine, model, examples)
+
+    @pytest.mark.parametrize("engine", ENGINES)
+    def test_transforms_are_refused(self, engine):
+        model, examples = network()
+
+        def step(scale: torch.Tensor) -> torch.Tensor:
+            by_engine(engine, model, examples)
+            return scale.sum()
+
+        for transform in (torch.func.grad, torch.func.vmap):
+            with pytest.raises(InosgdError, match=r"torch\.func"):
+                transform(step)(torch.ones(3))
+
+    def test_hooks_on_saved_tensors_of_the_models_own_are_left_to_it(self):
+        model, examples = network()
+
+        def losses(model: nn.Module, examples: torch.Tensor) -> torch.Tensor:
+            with torch.autograd.graph.save_on_cpu():
+                return squared_output(model, examples)
+
+        expected = by_engine(BookkeepingEngine(), model, examples)
+        assert same(by_engine(BookkeepingEngine(), model, examples, losses), expected)
+
+
 class TestHarmless:
     @pytest.mark.parametrize("engine", ENGINES)
     @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
@@ -326,6 +379,24 @@ class TestHarmless:
             assert same(by_engine(engine, model, examples, losses_of_own_type), expected)
         finally:
             torch.set_default_dtype(torch.float32)
+
+    @pytest.mark.parametrize("engine", ENGINES)
+    @pytest.mark.parametrize("layers", ["convolution", "chain"])
+    def test_default_device(self, engine, layers):
+        model, examples = network()
+        if layers == "chain":
+            model, examples = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)), torch.randn(7, 4)
+        expected = by_engine(engine, copy.deepcopy(model), examples, losses_of_own_type)
+        with torch.device("meta"):
+            assert same(by_engine(engine, model, examples, losses_of_own_type), expected)
+
+    @pytest.mark.parametrize("engine", ENGINES)
+    @pytest.mark.parametrize("block", [torch.no_grad, torch.autograd.set_detect_anomaly])
+    def test_blocks_that_change_nothing(self, engine, block):
+        model, examples = network()
+        expected = by_engine(engine, model, examples)
+        with warnings.catch_warnings(action="ignore"), block(*[True] * (block is not torch.no_grad)):
+            assert same(by_engine(engine, model, examples), expected)
 
     @pytest.mark.parametrize("engine", ENGINES)
     def test_deterministic_algorithms(self, engine):

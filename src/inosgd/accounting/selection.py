@@ -31,7 +31,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal, localcontext
+from decimal import Decimal
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -40,6 +40,7 @@ from scipy.optimize import brentq
 
 from inosgd import _validate
 from inosgd._arrays import FloatArray
+from inosgd._decimals import decimals
 from inosgd.accounting.renyi import delta_from_renyi
 from inosgd.randomness import RandomSource
 
@@ -222,8 +223,7 @@ def draw_trials(trials: Trials, source: RandomSource) -> int:
     bits = 0
     for word in source.words(_WORDS).tolist():
         bits = (bits << 64) | int(word)
-    with localcontext() as context:
-        context.prec = _DIGITS
+    with decimals(_DIGITS):
         threshold = Decimal(bits) / Decimal(1 << (64 * _WORDS))
         count, probability = trials.fewest, trials.first()
         below = probability

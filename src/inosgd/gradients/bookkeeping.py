@@ -107,7 +107,7 @@ class SplitBatch:
     @classmethod
     def measured(cls, task: Task, examples: Examples, rows: int) -> SplitBatch:
         """The batch after its first pass, in pieces of so many rows."""
-        pieces = torch.split(torch.arange(count_examples(examples)), rows)
+        pieces = torch.split(torch.arange(count_examples(examples), device="cpu"), rows)
         results, before = [], []
         for piece in pieces:
             before.append(RandomState.now(task.device))

@@ -147,11 +147,11 @@ def _agrees(probe: Probe, examples: Examples, rows: int, unit: int) -> bool:
 
 def made_up(examples: Examples, count: int) -> Examples:
     """So many examples of this kind: random numbers, and integers of the examples themselves, which may be indices."""
-    generator = torch.Generator().manual_seed(count)
+    generator = torch.Generator("cpu").manual_seed(count)
 
     def rows(leaf: torch.Tensor) -> torch.Tensor:
         if leaf.is_floating_point() or leaf.is_complex():
-            values = torch.randn(count, *leaf.shape[1:], generator=generator, dtype=leaf.dtype)
+            values = torch.randn(count, *leaf.shape[1:], generator=generator, dtype=leaf.dtype, device="cpu")
             return values.to(leaf.device)
         return leaf[torch.arange(count, device=leaf.device) % len(leaf)]
 

@@ -10,6 +10,10 @@ Settings outside a model can make them larger:
 | ``torch.autocast`` | off |
 | bfloat16 as oneDNN's own default, ``ONEDNN_DEFAULT_FPMATH_MODE`` | refused: no call changes it |
 | numbers below 1.2e-38 taken for 0, ``torch.set_flush_denormal`` | refused: threads keep it that started under it |
+| roundings not to the nearest, ``fesetround`` | refused |
+
+Some blocks of torch's change, around a step, what gradients are computed from: inference mode, hooks on saved tensors,
+transforms of ``torch.func``. A model was checked without them, so they are refused as well.
 """
 
 from __future__ import annotations
@@ -30,6 +34,7 @@ from inosgd.errors import InosgdError, InvalidArgumentError
 TESTED_DEVICES = ("cpu",)
 """The types of devices that the tests run on."""
 
+_SMALLEST, _HALF_UNIT = sys.float_info.min, sys.float_info.epsilon / 2
 _PER_THREAD = 1 << 15
 """So many elements of a tensor are the least that torch gives a thread."""
 
@@ -133,6 +138,7 @@ def full_precision(device: torch.device, *, allow_untested_device: str | None = 
     kind = device.type
     _check_device(kind, allow_untested_device)
     _check_environment()
+    _check_blocks()
     _check_thread()
     switches = ON_PROCESSORS if kind == "cpu" else ON_ACCELERATORS
     try:
@@ -169,6 +175,22 @@ def _check_environment() -> None:
             )
 
 
+_BLOCKS: dict[str, Callable[[], Any]] = {
+    "torch.inference_mode, where nothing has a gradient": torch.is_inference_mode_enabled,
+    "torch.autograd.graph.saved_tensors_hooks, which change what gradients are computed from": partial(
+        torch._C._autograd._top_saved_tensors_default_hooks, True
+    ),
+    "a transform of torch.func, where tensors are not what they seem": torch._C._functorch.maybe_current_level,
+}
+"""What a step must not be inside of, and what says, by neither False nor None, whether it is."""
+
+
+def _check_blocks() -> None:
+    for block, inside in _BLOCKS.items():
+        if inside() not in (False, None):
+            raise InosgdError(f"gradients are asked for inside {block}; take the step outside of it")
+
+
 class _Tried(threading.local):
     """The number of threads that this thread's work was last shared by when they were tried."""
 
@@ -179,10 +201,14 @@ _tried = _Tried()
 
 
 def _check_thread() -> None:
-    """Refuse threads that take the smallest numbers for 0: this one, and those that share its work."""
-    smallest, threads = sys.float_info.min, torch.get_num_threads()
-    flushes = smallest * 0.5 * 2.0 != smallest or (threads != _tried.threads and _flushed_among(threads))
-    if flushes:
+    """Refuse arithmetic that is not IEEE's default, in this thread; and flushing to 0 in those that share its work."""
+    threads = torch.get_num_threads()
+    if 1.0 + _HALF_UNIT != 1.0 or 1.0 + 1.5 * _HALF_UNIT == 1.0:
+        raise InosgdError(
+            "this thread does not round to the nearest number (fesetround), so that sums err by more than is allowed "
+            "for; set the rounding back to FE_TONEAREST"
+        )
+    if _SMALLEST * 0.5 * 2.0 != _SMALLEST or (threads != _tried.threads and _flushed_among(threads)):
         raise InosgdError(
             "a thread of this process takes numbers below 1e-38 for 0 (torch.set_flush_denormal(True), or a library "
             "built with -ffast-math), so that norms can come out too small; call torch.set_flush_denormal(False) "

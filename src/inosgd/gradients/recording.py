@@ -177,7 +177,7 @@ def record_pass(task: Task, examples: Examples, rows: int = 0) -> Page:
         nothing = next(iter(task.parameters.values())).new_zeros(0)
         return Page(tuple(task.parameters.values()), nothing, {}, np.zeros(0), np.zeros(0), 0)
     if rows > count:
-        examples = take(examples, torch.arange(rows).clamp_max(count - 1))
+        examples = take(examples, torch.arange(rows, device="cpu").clamp_max(count - 1))
     recorder = Recorder(max(rows, count), task.functions)
     return replace(read_page(task, forward(task, examples, recorder), recorder.records), count=count)
 

@@ -124,7 +124,7 @@ def _outer_by_kernel(
     function: Callable[..., None], outputs: Operand, inputs: Operand, scales: torch.Tensor, places: slice
 ) -> torch.Tensor:
     height, width = len(outputs.columns), len(inputs.columns)
-    total = torch.zeros(height, width, dtype=torch.float64)
+    total = torch.zeros(height, width, dtype=torch.float64, device="cpu")
     d_rows, a_rows = outputs.rows[places], inputs.rows[places]
     tensors = (outputs.values, d_rows, outputs.columns, inputs.values, a_rows, inputs.columns, scales)
     pointers = [tensor.data_ptr() for tensor in tensors]
@@ -139,7 +139,7 @@ def _outer_by_kernel(
 def _row_by_kernel(
     function: Callable[..., None], values: torch.Tensor, rows: torch.Tensor, scales: torch.Tensor
 ) -> torch.Tensor:
-    total = torch.zeros(values.shape[-1], dtype=torch.float64)
+    total = torch.zeros(values.shape[-1], dtype=torch.float64, device="cpu")
     pointers = [tensor.data_ptr() for tensor in (values, rows, scales)]
 
     def columns(first: int, last: int) -> None:
@@ -169,9 +169,9 @@ def _pieces(count: int, size: int) -> list[slice]:
 @lru_cache(maxsize=128)
 def places_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
     """The offsets of the entries of a tensor of this shape, the last dimension changing first."""
-    offsets = torch.zeros(1, dtype=torch.int64)
+    offsets = torch.zeros(1, dtype=torch.int64, device="cpu")
     for size, stride in zip(shape, strides, strict=True):
-        offsets = (offsets.unsqueeze(1) + torch.arange(size) * stride).flatten()
+        offsets = (offsets.unsqueeze(1) + torch.arange(size, device="cpu") * stride).flatten()
     return offsets
 
 
@@ -199,9 +199,9 @@ def kernel() -> ctypes.CDLL | None:
 
 def _agrees(library: ctypes.CDLL) -> bool:
     """Whether the sums are those of torch for tiles of all kinds, within their bounds."""
-    source = torch.Generator().manual_seed(0)
+    source = torch.Generator("cpu").manual_seed(0)
     shapes = ((90, 6, 31), (90, 6, 45), (90,))
-    d, a, scales = (torch.randn(*shape, generator=source, dtype=torch.float64) for shape in shapes)
+    d, a, scales = (torch.randn(*shape, generator=source, dtype=torch.float64, device="cpu") for shape in shapes)
     places = scales.repeat_interleave(6)
     for dtype, kinds, tolerance in (
         (torch.float32, "float_float", 1e-5),
