@@ -36,6 +36,7 @@ from tests.adversary import (
     reached,
     search,
     search_weights,
+    simpler,
     trainer_of,
 )
 from tests.mutants import MUTANTS, inaccurate_weights
@@ -183,7 +184,7 @@ def page(
         "| fault | item | trials until found | change over threshold |",
         "| --- | --- | ---: | ---: |",
         *[
-            f"| {name} | {MUTANTS[name].item if name in MUTANTS else '5'} | {each.trials:,} | {each.ratio:.3g} |"
+            f"| {name} | {MUTANTS[name].item if name in MUTANTS else '5'} | {each.trials:,} | {each.ratio:.6g} |"
             if each.ratio > 1
             else f"| {name} | | {each.trials:,} | NOT FOUND |"
             for name, each in caught.items()
@@ -202,7 +203,9 @@ def page(
             for name, each in audits.items()
         ],
     ]
-    broken = [f"- {each.ratio:.9g}: `{each.worst}`" for each in found.values() if each.ratio > 1]
+    broken = [
+        f"- {each.ratio:.9g}: `{simpler(each.worst)}`" for each in found.values() if each.worst and each.ratio > 1
+    ]
     return "\n".join([*lines, "", *(["## Findings", "", *broken] if broken else ["No findings."])]) + "\n"
 
 

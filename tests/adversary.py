@@ -606,6 +606,19 @@ def search(
     return found
 
 
+def simpler(case: Case, settings: Settings = CORRECT) -> Case:
+    """A finding with whatever it does not need put back to what is usual, and with as few examples as it needs."""
+    usual = {
+        each.name: getattr(Case(), each.name) for each in fields(Case) if each.name not in ("layer", "size", "seed")
+    }
+    smaller = [{"size": size} for size in sorted({*CHOICES["size"]}) if size < case.size]
+    for change in [*({name: value} for name, value in usual.items()), *smaller]:
+        plainer = replace(case, **change)
+        if plainer.size <= case.size and plainer != case and attacked(plainer, settings).ratio > 1:
+            case = plainer
+    return case
+
+
 # Weights alone --------------------------------------------------------------------------------------------------------
 
 

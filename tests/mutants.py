@@ -48,8 +48,8 @@ class _SpoiledGradients:
         measured = self.gradients.measure()
         return measured if self.engine.measure is None else self.engine.measure(measured, self.examples)
 
-    def weighted_sum(self, coefficients: np.ndarray) -> torch.Tensor:
-        total = self.gradients.weighted_sum(coefficients)
+    def weighted_sum(self, coefficients: np.ndarray, *error: float) -> torch.Tensor:
+        total = self.gradients.weighted_sum(coefficients, *error)
         return total if self.engine.weigh is None else self.engine.weigh(total, coefficients, self.examples)
 
 
@@ -137,11 +137,13 @@ _FLAT = {"engine": "bookkeeping", "clipping": "flat"}
 _PLACES = {**_FLAT, "layer": "linear, few places"}
 
 MUTANTS = {
-    "keys that depend on the batch": Mutant("1", _with_engine(measure=keys_of_their_batch), {**_FLAT, "tied": True}),
+    "keys that depend on the batch": Mutant(
+        "1", _with_engine(measure=keys_of_their_batch), {**_FLAT, "layer": "chain, kernel", "tied": True}
+    ),
     "ties told apart by place": Mutant(
         "1",
         replace(CORRECT, orders={name: UnstableOrder(name, order.keys) for name, order in ALL_ORDERS.items()}),
-        {"tied": True, "losses": "given"},
+        {"layer": "chain, kernel", "tied": True, "losses": "given"},
     ),
     "squares of norms in float32": Mutant("2", _with_engine(measure=squares_in_float32), {**_FLAT, "layer": "linear"}),
     "no margin for cancellation": Mutant("4", _with_engine(measure=cancellation_without_margin), _PLACES),
