@@ -62,7 +62,7 @@ def test_without_the_streams_a_replay_is_refused(tmp_path):
     fit(trainer, state, steps=2)
     erase_keys(saved)
     trainer, again = started(ledger=state.ledger)
-    restore(read_checkpoint(saved.path), again)
+    restore(read_checkpoint(saved.path, saved.known), again)
     with pytest.raises(InvalidArgumentError, match="other random streams, and would cost twice"):
         fit(trainer, again)
 
@@ -97,7 +97,7 @@ def test_damage_is_found(tmp_path, name, damage):
     if damage == "gone":
         path.unlink()
     with pytest.raises(CheckpointError, match=f"{saved.path.name} is damaged"):
-        read_checkpoint(saved.path)
+        read_checkpoint(saved.path, saved.known)
 
 
 def test_killed_while_writing_nothing_half_is_left_under_its_name(tmp_path, monkeypatch):
@@ -194,12 +194,12 @@ def test_erased_keys_are_gone_from_the_disk(tmp_path):
     erase_keys(saved)
     everything = b"".join(path.read_bytes() for path in saved.path.iterdir())
     assert not any(key.encode() in everything for key in keys)
-    read_checkpoint(saved.path)
+    read_checkpoint(saved.path, saved.known)
 
 
 def test_formats_that_are_not_known_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("inosgd.checkpoint.CHECKPOINT_FORMAT", 2)
+    monkeypatch.setattr("inosgd.checkpoint.CHECKPOINT_FORMAT", 3)
     saved = write_checkpoint(tmp_path, started()[1])
-    monkeypatch.setattr("inosgd.checkpoint.CHECKPOINT_FORMAT", 1)
-    with pytest.raises(CheckpointError, match="format=2; this version reads format 1"):
-        read_checkpoint(saved.path)
+    monkeypatch.setattr("inosgd.checkpoint.CHECKPOINT_FORMAT", 2)
+    with pytest.raises(CheckpointError, match="format=3; this version reads format 2"):
+        read_checkpoint(saved.path, saved.known)

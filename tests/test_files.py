@@ -1,13 +1,10 @@
-"""Files are private, whole, and know when they were changed."""
+"""Files are private and whole."""
 
 from __future__ import annotations
 
-import json
 import stat
 
-import pytest
-
-from inosgd.files import read_json, write_json, write_private
+from inosgd.files import place, stage, write_private
 
 
 def test_a_file_is_replaced_at_once_and_private(tmp_path):
@@ -19,12 +16,12 @@ def test_a_file_is_replaced_at_once_and_private(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_json_comes_back_and_any_change_is_found(tmp_path):
-    path = tmp_path / "a.json"
-    write_json(path, {"x": [1, 2.5, None], "y": "z"})
-    assert read_json(path) == {"x": [1, 2.5, None], "y": "z"}
-    content = json.loads(path.read_text())
-    content["fields"]["x"][0] = 2
-    path.write_text(json.dumps(content))
-    with pytest.raises(ValueError, match="does not match its digest"):
-        read_json(path)
+def test_a_staged_file_is_private_and_has_no_name_yet(tmp_path):
+    path = tmp_path / "a"
+    stage(path, b"one")
+    assert not path.exists()
+    (hidden,) = tmp_path.iterdir()
+    assert stat.S_IMODE(hidden.stat().st_mode) == 0o600
+    place(path)
+    assert path.read_bytes() == b"one"
+    assert list(tmp_path.iterdir()) == [path]

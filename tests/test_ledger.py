@@ -148,7 +148,7 @@ def test_a_torn_step_is_removed_with_a_message_and_may_be_recorded_again(tmp_pat
 
 def test_formats_and_kinds_that_are_not_known_are_refused(tmp_path):
     for name, bodies in {
-        "format": [{"kind": "ledger", "format": 3, "accountant": "pld", "owners": TABLE.to_json()}],
+        "format": [{"kind": "ledger", "format": 4, "accountant": "pld", "owners": TABLE.to_json()}],
         "kind": [*header(), {"kind": "gift"}],
         "first": [{"kind": "step", "step": 0}],
         "second": [*header(), *header()],
@@ -179,7 +179,7 @@ def test_unknown_keys_are_ignored(tmp_path):
 
 
 def header() -> list[dict]:
-    return [{"kind": "ledger", "format": 2, "accountant": "pld", "owners": TABLE.to_json()}]
+    return [{"kind": "ledger", "format": 3, "accountant": "pld", "owners": TABLE.to_json()}]
 
 
 def swapped() -> OwnerTable:

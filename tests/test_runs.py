@@ -8,13 +8,14 @@ import shutil
 import stat
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from inosgd import Ledger, Plan, SecureSource, SeededSource
+from inosgd import DP_SGD, Ledger, Owners, Plan, SecureSource, SeededSource
 from inosgd.errors import (
     AlreadyReleasedError,
     BudgetExceededError,
@@ -58,6 +59,14 @@ def cut_after(step):
 @pytest.fixture
 def run(tmp_path) -> RunFolder:
     return tiny.new_run(tmp_path)
+
+
+def _refuses(work) -> bool:
+    try:
+        work()
+    except InvalidArgumentError:
+        return True
+    return False
 
 
 def twin_of(run: RunFolder) -> RunFolder:
@@ -128,15 +137,18 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(run):
     newest = run.checkpoints()[-1]
     assert newest.step == 8
     newest.model_path.write_bytes(newest.model_path.read_bytes()[:-1] + b"x")
-    report = verify_run(run)
-    assert report.good
-    assert "damaged" in report.notes[0]
+    (finding,) = verify_run(run).findings
+    assert f"checkpoint {newest.path.name} is damaged" in finding.message
+    assert "restore it from a copy" in finding.message
     with run.lock():
         resumed = resume(run, *tiny.parts(run.plan(), torch.optim.Adam))
         assert resumed.state.step == 4
         assert "is damaged" in resumed.messages[0]
         resumed.state.ledger.close()
     assert trained(run) == expected
+    report = verify_run(run)
+    assert report.good
+    assert any(".damaged-step-00000008" in note for note in report.notes)
 
 
 def test_without_any_checkpoint_a_begun_run_is_not_begun_again(run):
@@ -152,16 +164,49 @@ def test_a_run_that_has_not_begun_needs_a_source(run):
         trained(run)
 
 
-def test_other_data_orders_are_not_replayed_with_another_plan(run):
+def other_labels(trainer):
+    inputs, targets = tiny.examples(len(trainer.owners))
+    return replace(trainer, examples=(inputs, 1 - targets))
+
+
+def other_owners(trainer):
+    moved = Owners.from_rows(trainer.owners.assignment[::-1].copy(), tiny.BUDGETS)
+    return replace(trainer, owners=moved)
+
+
+@pytest.mark.parametrize("source", [SeededSource(0), SecureSource()], ids=["seeded", "secure"])
+@pytest.mark.parametrize(
+    ("what", "change"),
+    {
+        "plan": lambda trainer: tiny.trainer_for(tiny.first_plan(variant="scale")),
+        "examples": other_labels,
+        "owners": other_owners,
+        "method": lambda trainer: replace(trainer, method=DP_SGD),
+    }.items(),
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_recorded_steps_are_replayed_with_nothing_else_than_what_they_were_recorded_with(run, source, what, change):
+    """Under the same noise, the sum over other data would differ from the first by their difference, without noise."""
     with pytest.raises(PowerCutError):
-        trained(run, SeededSource(0), callbacks=[cut_after(6)])
+        trained(run, source, callbacks=[cut_after(6)])
+    before = run.ledger_path.read_bytes()
     with run.lock():
-        other = tiny.first_plan(variant="scale")
-        trainer, model, optimizer = tiny.parts(other, torch.optim.Adam)
-        state = resume(run, trainer, model, optimizer).state
-        with pytest.raises(InvalidArgumentError, match="other terms, and would cost twice"):
-            train_durably(run, trainer, state, every=4)
-        state.ledger.close()
+        trainer, model, optimizer = tiny.parts(run.plan(), torch.optim.Adam)
+        with pytest.raises(InvalidArgumentError, match=f"^{what}: .*(resume with the same|build the trainer for)"):
+            resume(run, change(trainer), model, optimizer)
+    assert run.ledger_path.read_bytes() == before
+    trained(run)  # the control: with the same it goes on
+
+
+def test_what_stands_for_the_examples_is_compared_in_their_place(run):
+    with run.lock():
+        parts = tiny.parts(run.plan())
+        begin(run, *parts, SeededSource(0), data=b"version 1").ledger.close()
+        with pytest.raises(InvalidArgumentError, match=r"^examples: "):
+            resume(run, *parts, data=b"version 2")
+        with pytest.raises(InvalidArgumentError, match=r"^examples: "):
+            resume(run, *parts)
+        resume(run, *parts, data=b"version 1").state.ledger.close()
 
 
 def test_no_key_outlives_the_training(run):
@@ -195,9 +240,20 @@ with RunFolder.open(Path(sys.argv[1])).lock():
         pass
 
 
-def test_a_process_cannot_lock_a_run_twice_and_must_lock_it_once(run):
-    with run.lock(), pytest.raises(RunLockedError, match="this process"), run.lock():
-        pass
+def test_a_process_cannot_lock_a_run_twice_and_must_lock_it_once(run, tmp_path):
+    (tmp_path / "link").symlink_to(run.path)
+    (tmp_path / "folder").symlink_to(tmp_path)
+    paths = [run.path, tmp_path / "link", tmp_path / "folder" / "run", run.path / ".." / "run"]
+    for path in paths:
+        with run.lock(), pytest.raises(RunLockedError, match="this process"), RunFolder.open(path).lock():
+            pass
+    with RunFolder.open(tmp_path / "link").lock():
+        run.require_lock()
+    with run.lock():  # still the lock of one process: a forked one has none
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if _refuses(run.require_lock) else 1)
+        assert os.waitpid(child, 0)[1] == 0
     for work in (run.open_ledger, lambda: run.forget_after(0), run.mark_release):
         with pytest.raises(InvalidArgumentError, match=r"is not locked|no checkpoint yet"):
             work()
@@ -211,7 +267,7 @@ def test_a_ledger_that_lost_its_last_records_is_found_by_the_checkpoints(run):
     lines = run.ledger_path.read_bytes().splitlines(keepends=True)
     run.ledger_path.write_bytes(b"".join(lines[:-1]))
     report = verify_run(run)
-    assert [finding.record for finding in report.findings] == [10]
+    assert [finding.record for finding in report.findings] == [len(lines), None]
     assert "its last records were lost" in report.findings[0].message
     with pytest.raises(LedgerError, match="lost"):
         trained(run)
@@ -230,7 +286,7 @@ def test_a_plan_that_was_edited_is_refused(run):
     fields = json.loads(path.read_text())
     fields["phases"][0]["terms"]["noise_scale"] /= 2
     path.write_text(json.dumps(fields))
-    with pytest.raises(InvalidArgumentError, match="no plan there is the one that the ledger names"):
+    with pytest.raises(InvalidArgumentError, match=r"plans/plan-0001.json is not the file that the ledger knows"):
         run.plan()
     assert not verify_run(run).good
 

@@ -9,9 +9,12 @@
 No file holds code: tensors are safetensors, everything else is JSON, nothing is pickled. All are private (0600).
 
 Guarantee:
-    A checkpoint is written into a hidden folder, forced to disk, and then renamed: killed at any instant, it is there
-    whole or not at all. `read_checkpoint` finds any changed byte by digest. `restore` puts back model, optimizer,
-    streams and step, or raises and leaves the model untouched.
+    A checkpoint is written into a hidden folder and forced to disk; its digests are recorded in the ledger; then it is
+    renamed. Killed at any instant, it is there whole or not at all, and what has the name of a checkpoint is known to
+    the ledger: one that is not was put there by somebody else. Where the process died between record and name,
+    `inosgd.runs.RunFolder.open_ledger` gives it the name. `read_checkpoint` finds any changed byte by the ledger's
+    digests, so a forged or older one is not taken for it. `restore` puts back model, optimizer, streams and step, or
+    raises and leaves the model untouched.
 
 Keys of secure streams are on disk only as long as a crash could need them: in the newest two checkpoints while
 training, in none after it (`erase_keys`). Their source forgets earlier keys, so no checkpoint leads back to the noise
@@ -38,15 +41,17 @@ from torch import nn
 from inosgd import _validate
 from inosgd.distributed import Peers
 from inosgd.errors import CheckpointError
-from inosgd.files import read_json, sha256, write_json, write_private
+from inosgd.files import place, sha256, staged, write_private
+from inosgd.ledger import KnownCheckpoint
 from inosgd.randomness import RandomSource, SecureSource, SeededSource, source_from_state, without_key
-from inosgd.records import Position, sync_folder
+from inosgd.records import Position
 from inosgd.training import TrainingState
 
-CHECKPOINT_FORMAT = 1
+CHECKPOINT_FORMAT = 2
 """Raised when a key changes its meaning; readers refuse formats they do not know and ignore keys they do not know."""
 
 TENSOR_FILES = ("model.safetensors", "optimizer.safetensors")
+FILES = (*TENSOR_FILES, "state.json", "streams.json")
 
 Tensors = dict[str, torch.Tensor]
 
@@ -65,6 +70,7 @@ class Checkpoint:
         model_digest: The SHA-256 of its ``model.safetensors``.
         fields: All of ``state.json``.
         streams: The states of the random streams; secret.
+        known: What the ledger says of it.
     """
 
     path: Path
@@ -73,6 +79,7 @@ class Checkpoint:
     model_digest: str
     fields: Mapping[str, Any] = field(repr=False)
     streams: Mapping[str, Any] = field(repr=False)
+    known: KnownCheckpoint
 
     @property
     def model_path(self) -> Path:
@@ -81,20 +88,27 @@ class Checkpoint:
 
 
 def write_checkpoint(folder: Path, state: TrainingState) -> Checkpoint:
-    """Write a checkpoint of ``state`` into ``folder``; when this returns it is on disk."""
+    """Write a checkpoint of ``state`` into ``folder``; when this returns, it is on disk and in the state's ledger."""
+    there = _same(folder, state)
+    if there is not None:
+        return there
     position = state.ledger.position
-    name = checkpoint_name(state.step, position)
-    working = folder / f".{name}.partial"
-    shutil.rmtree(working, ignore_errors=True)
-    working.mkdir(mode=0o700)
-    _write_parts(working, state, position)
-    final = folder / name
-    if final.exists():  # the same step at the same place in the ledger holds the same state
-        shutil.rmtree(working)
-    else:
-        working.rename(final)
-        sync_folder(folder)
-    return read_checkpoint(final)
+    path = folder / checkpoint_name(state.step, position)
+    shutil.rmtree(staged(path), ignore_errors=True)
+    staged(path).mkdir(mode=0o700)
+    known = _write_parts(path, state, position)
+    place(path)
+    return read_checkpoint(path, known)
+
+
+def _same(folder: Path, state: TrainingState) -> Checkpoint | None:
+    """The newest checkpoint, if no step was taken and nothing given up since."""
+    history = state.ledger.history
+    newest = history.in_order()[-1:]
+    if newest and newest[0].step == state.step and newest[0].record > history.returned:
+        path = folder / newest[0].name
+        return read_checkpoint(path, newest[0]) if path.exists() else None
+    return None
 
 
 def checkpoint_name(step: int, position: Position) -> str:
@@ -102,24 +116,34 @@ def checkpoint_name(step: int, position: Position) -> str:
     return f"step-{step:08d}.record-{position.records:08d}"
 
 
-def read_checkpoint(path: Path, *, tensors: bool = True) -> Checkpoint:
-    """The checkpoint at ``path``, compared with its digests: every byte, or all but the ``tensors``.
+def read_checkpoint(path: Path, known: KnownCheckpoint, *, tensors: bool = True) -> Checkpoint:
+    """The checkpoint at ``path``, compared with what the ledger says of it: every byte, or all but the ``tensors``.
 
     Raises:
-        CheckpointError: If a file is missing or damaged, or of a format that this version does not read.
+        CheckpointError: If a file is missing, or not the one that was recorded.
     """
     try:
-        fields = read_json(path / "state.json")
+        content = (path / "state.json").read_bytes()
+        secret = (path / "streams.json").read_bytes()
+        _check_recorded("state.json", content, known.state)
+        _check_recorded("streams.json", secret, known.streams, known.erased)
+        fields, streams = json.loads(content), json.loads(secret)
         _check_format(path, fields)
-        streams = read_json(path / "streams.json")
         for name in TENSOR_FILES:
-            if tensors and sha256((path / name).read_bytes()) != fields["files"][name]:
-                raise ValueError(f"{name}: its content does not match its digest")
+            if tensors:
+                _check_recorded(name, (path / name).read_bytes(), fields["files"][name])
         position = Position(fields["ledger"]["records"], str(fields["ledger"]["hash"]))
         _validate.whole(0, step=fields["step"], records=position.records)
-        return Checkpoint(path, fields["step"], position, fields["files"]["model.safetensors"], fields, streams)
+        return Checkpoint(path, fields["step"], position, fields["files"]["model.safetensors"], fields, streams, known)
     except _DAMAGE as error:
-        raise CheckpointError(f"checkpoint {path.name} is damaged: {error}; use an earlier one") from error
+        raise CheckpointError(
+            f"checkpoint {path.name} is damaged: {error}; restore it from a copy, or go on from an earlier one"
+        ) from error
+
+
+def _check_recorded(name: str, content: bytes, *digests: str) -> None:
+    if sha256(content) not in digests:
+        raise ValueError(f"{name}: its content is not what the ledger recorded")
 
 
 def restore(checkpoint: Checkpoint, state: TrainingState) -> None:
@@ -207,15 +231,27 @@ def erase_keys(checkpoint: Checkpoint) -> None:
     """
     kept = {name: without_key(state) for name, state in checkpoint.streams.items()}
     if kept != checkpoint.streams:
-        write_json(checkpoint.path / "streams.json", kept)
+        write_private(checkpoint.path / "streams.json", _json(kept))
 
 
-def _write_parts(folder: Path, state: TrainingState, position: Position) -> None:
+def holds_keys(checkpoint: Checkpoint) -> bool:
+    """Whether the checkpoint still has keys of secure streams."""
+    return any(without_key(state) != state for state in checkpoint.streams.values())
+
+
+def _write_parts(path: Path, state: TrainingState, position: Position) -> KnownCheckpoint:
+    """Put the files of a checkpoint that will be at ``path`` on disk, and then into the ledger."""
     parts = _parts(state, position)
-    for name, content in parts.contents.items():
-        write_private(folder / name, content)
-    write_json(folder / "streams.json", parts.streams)
-    write_json(folder / "state.json", parts.fields)
+    fields, streams = _json(parts.fields), _json(parts.streams)
+    for name, content in {**parts.contents, "streams.json": streams, "state.json": fields}.items():
+        write_private(staged(path) / name, content)
+    erased = _json({name: without_key(each) for name, each in parts.streams.items()})
+    digests = {"state": sha256(fields), "streams": sha256(streams), "erased": sha256(erased)}
+    return state.ledger.mark_checkpoint(path.name, state.step, **digests)
+
+
+def _json(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, allow_nan=False).encode()
 
 
 def _parts(state: TrainingState, position: Position) -> _Parts:

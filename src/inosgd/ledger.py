@@ -1,34 +1,44 @@
 """The ledger: an append-only record of what every owner has spent, written before anything is released.
 
-On disk a ledger is a chain of records (`inosgd.records`), format 2. The kinds:
+On disk a ledger is a chain of records (`inosgd.records`), format 3. The kinds:
 
-    ledger    format, accountant, owners (names, epsilons, deltas, sizes), plan (SHA-256 of its JSON, or null)
-    terms     what the steps after it do, until the next ``terms``, ``change`` or ``rollback``
-    step      one release: its number, and ``streams``, a digest of the random streams' states before it
-    change    owners and budgets from here on; ``step`` is where training continues; the plan's SHA-256
-    rollback  ``step`` is where training continues; the steps after it were computed and are given up
-    release   the model after ``step`` has left the house; SHA-256 of its file
-    stop      no further step until the next ``change``; the reason, and the budgets that were asked for
+    ledger      format, accountant, owners (names, epsilons, deltas, sizes), plan (SHA-256 of its JSON, or null)
+    terms       what the steps after it do, until the next ``terms``, ``change`` or ``rollback``
+    step        one release: its number, and ``streams``, a digest of the random streams' states before it
+    change      owners and budgets from here on; ``step`` is where training continues; the plan's SHA-256
+    rollback    ``step`` is where training continues; the steps after it were computed and are given up
+    release     the model after ``step`` has left the house; SHA-256 of its file
+    stop        no further step until the next ``change``; the reason, and the budgets that were asked for
+    files       files of the run as they are from here on: by name their SHA-256, and ``step``, after which they
+                were made (null: before any)
+    checkpoint  a checkpoint: its name, its step, and the SHA-256 of its ``state.json``, of its ``streams.json``,
+                and of the latter once its keys are ``erased``
+    lost        a checkpoint, by name, that was found damaged or missing, and is given up
+    data        what is trained on: by name keyed digests (`inosgd.keyed`), which whoever has no key can do nothing with
 
 Rules for readers:
 
 - The first record is ``ledger`` and no other is. Refuse a ``format`` you do not know, a kind you do not know, and a
   chain that does not hold. Ignore keys you do not know.
 - ``step`` numbers count up from 0 without gaps; after ``change`` or ``rollback`` they go on from its ``step``, which
-  is at most the number of steps so far and at least the step of every ``release``.
+  is at most the number of steps so far and at least the step of every ``release``. ``files`` and ``checkpoint`` of a
+  later step are then given up. A ``change`` of the owners' sizes gives up ``data``.
 - Owners keep their rows: a ``change`` may append owners, and never removes, renames or moves one. Before it joined,
   an owner was sampled with rate 0.
 
 How the format may evolve: new keys with a default do not raise ``format``; a new kind, or a new meaning of a key,
-does. Format 1 (before checkpoints) had no chain and is refused: such a run cannot be continued.
+does. Format 1 (before checkpoints) had no chain and format 2 did not know the files of its run. Both are refused: such
+a run cannot be continued.
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -43,13 +53,38 @@ from inosgd.errors import (
     LedgerError,
     TrainingStoppedError,
 )
+from inosgd.files import write_private
 from inosgd.owners import OwnerTable
 from inosgd.plan import Phase, Plan, Terms
 from inosgd.planning.verification import reference_epsilons
-from inosgd.records import Chain, Position, RecordFile, read_chain
+from inosgd.records import Chain, Position, RecordFile, check_position, read_chain
 from inosgd.shown import rounded_up
 
-LEDGER_FORMAT = 2
+LEDGER_FORMAT = 3
+
+CHECKPOINT_NAME = re.compile(r"step-\d{8,20}\.record-\d{8,20}")
+
+
+class KnownFile(NamedTuple):
+    """What the ledger says of a file: its SHA-256, after which step it was made (None: before any), in which record."""
+
+    sha256: str
+    step: int | None
+    record: int
+
+
+class KnownCheckpoint(NamedTuple):
+    """What the ledger says of a checkpoint.
+
+    Its ``state.json`` holds the digests of its tensors, so the three digests here are about every byte of it.
+    """
+
+    name: str
+    step: int
+    state: str
+    streams: str
+    erased: str
+    record: int
 
 
 class History:
@@ -65,6 +100,12 @@ class History:
         stopped: Why training was stopped, if it is.
         wanted: The owners and budgets that were asked for when it was stopped.
         terms: The terms under which the next step would be recorded, if it may follow at once.
+        files: The files of the run by name.
+        checkpoints: The checkpoints that stand, by name.
+        given_up: The checkpoints that do not stand any more: by name the record that says so.
+        releases: By step the SHA-256 of the model that was released after it, if it is known.
+        data: The keyed digests of what is trained on, by name; empty if they are not recorded yet.
+        returned: The number of the last change or rollback; 0 if there is none.
     """
 
     def __init__(self) -> None:
@@ -77,6 +118,12 @@ class History:
         self.stopped: str | None = None
         self.wanted: OwnerTable | None = None
         self.terms: Terms | None = None
+        self.files: dict[str, KnownFile] = {}
+        self.checkpoints: dict[str, KnownCheckpoint] = {}
+        self.given_up: dict[str, int] = {}
+        self.releases: dict[int, str | None] = {}
+        self.data: dict[str, str] = {}
+        self.returned = 0
         self._records = 0
 
     @property
@@ -150,6 +197,8 @@ class History:
         check_rows_kept(self.table, table)
         self._cut(body["step"])
         self.phases = [widened(phase, len(table)) for phase in self.phases]
+        if not np.array_equal(self.table.sizes, table.sizes):
+            self.data = {}
         self.table, self.plan = table, body.get("plan")
         self.stopped = self.wanted = None
 
@@ -160,7 +209,15 @@ class History:
         self.check_return(step)
         self.phases = self.phases_until(step)
         self.streams = self.streams[:step]
-        self.terms = None
+        self.terms, self.returned = None, self._records + 1
+        self.files = {name: file for name, file in self.files.items() if (file.step or 0) <= step}
+        for checkpoint in list(self.checkpoints.values()):
+            if checkpoint.step > step:
+                self._give_up(checkpoint.name)
+
+    def _give_up(self, name: str) -> None:
+        del self.checkpoints[name]
+        self.given_up[name] = self._records + 1
 
     def check_return(self, step: int) -> None:
         """Raise unless training may go on from ``step``."""
@@ -177,9 +234,36 @@ class History:
     def _take_release(self, body: Mapping[str, Any]) -> None:
         self.check_recorded(body["step"])
         self.released = max(self.released, body["step"])
+        self.releases[body["step"]] = None if body.get("model") is None else str(body["model"])
 
     def _take_stop(self, body: Mapping[str, Any]) -> None:
         self.stopped, self.wanted = str(body["reason"]), OwnerTable.from_json(body["wanted"])
+
+    def _take_files(self, body: Mapping[str, Any]) -> None:
+        step = body.get("step")
+        if step is not None:
+            self.check_recorded(step)
+        for name, digest in body["files"].items():
+            _check_file_name(name)
+            self.files[name] = KnownFile(str(digest), step, self._records + 1)
+
+    def _take_checkpoint(self, body: Mapping[str, Any]) -> None:
+        self.check_recorded(body["step"])
+        name = str(body["name"])
+        if CHECKPOINT_NAME.fullmatch(name) is None or name in self.checkpoints or name in self.given_up:
+            raise _validate.fail("name", name, "a checkpoint is called step-NUMBER.record-NUMBER, and no two alike")
+        state, streams, erased = (str(body[key]) for key in ("state", "streams", "erased"))
+        self.checkpoints[name] = KnownCheckpoint(name, body["step"], state, streams, erased, self._records + 1)
+
+    def _take_lost(self, body: Mapping[str, Any]) -> None:
+        self._give_up(body["checkpoint"])
+
+    def _take_data(self, body: Mapping[str, Any]) -> None:
+        self.data = {str(name): str(digest) for name, digest in body["digests"].items()}
+
+    def in_order(self) -> list[KnownCheckpoint]:
+        """The checkpoints that stand, the newest last."""
+        return sorted(self.checkpoints.values(), key=lambda each: (each.step, each.record))
 
 
 _TAKE: dict[str, Callable[[History, Mapping[str, Any]], None]] = {
@@ -190,6 +274,10 @@ _TAKE: dict[str, Callable[[History, Mapping[str, Any]], None]] = {
     "rollback": History._take_rollback,
     "release": History._take_release,
     "stop": History._take_stop,
+    "files": History._take_files,
+    "checkpoint": History._take_checkpoint,
+    "lost": History._take_lost,
+    "data": History._take_data,
 }
 
 
@@ -204,9 +292,10 @@ class Ledger:
     Replayed steps:
         A run that was killed has recorded steps whose outcome died with it. It goes on from its last checkpoint
         (`resume_at`), and its first steps are in the ledger already. `record` accepts such a step without a new
-        record if its terms and the states of its random streams are those recorded. Data, parameters, sample, order
-        and noise are then those of the first time, so the step releases the same bits: who sees them twice learns
-        what he learns from seeing them once, and the cost is that of one step. Any other repetition is refused.
+        record if its terms and the states of its random streams are those recorded; `inosgd.runs.resume` sees to it
+        that plan, owners, examples, method and checkpoint are. Data, parameters, sample, order and noise are then
+        those of the first time, so the step releases the same bits: who sees them twice learns what he learns from
+        seeing them once, and the cost is that of one step. Any other repetition is refused.
     """
 
     def __init__(
@@ -218,6 +307,7 @@ class Ledger:
         horizon: int = 1,
         plan: str | None = None,
         durable: bool = True,
+        kept: Path | None = None,
     ) -> None:
         """An empty ledger.
 
@@ -229,11 +319,12 @@ class Ledger:
             plan: The SHA-256 of the plan's JSON, for the record.
             durable: Whether a step is forced to disk before it is released. False is for comparisons that release
                 nothing: a crash of the machine may then lose records.
+            kept: A file for the position after each record that is not of a step: it shows if such a one is lost.
         """
         _validate.whole(1, horizon=horizon)
         if accountant not in ACCOUNTANTS:
             raise InvalidArgumentError(f"accountant={accountant!r}: choose one of {', '.join(ACCOUNTANTS)}")
-        self._begin(RecordFile.create(path, durable=durable), History(), horizon)
+        self._begin(RecordFile.create(path, durable=durable), History(), horizon, kept=kept)
         header = {"kind": "ledger", "format": LEDGER_FORMAT, "accountant": accountant, "owners": table.to_json()}
         self._append({**header, "plan": plan})
 
@@ -243,19 +334,24 @@ class Ledger:
         return cls(plan.table, plan.accountant, path, horizon=plan.steps, durable=durable)
 
     @classmethod
-    def open(cls, path: Path, *, horizon: int = 1) -> Ledger:
+    def open(cls, path: Path, *, horizon: int = 1, kept: Path | None = None) -> Ledger:
         """The ledger at ``path``, to go on with.
 
         A torn last record is cut off, and ``messages`` says so: its step was not released, because nothing is before
         its record is whole.
 
         Raises:
-            LedgerError: If a record was edited, lost, moved or cannot follow; the error names it.
+            LedgerError: If a record was edited, lost, moved or cannot follow, or if the position in ``kept`` is not in
+                the ledger; the error names it.
         """
-        replay(read_chain(_existing(path)))  # a ledger that cannot be believed is not touched
+        chain = read_chain(_existing(path))
+        replay(chain)  # a ledger that cannot be believed is not touched
+        if kept is not None:
+            check_kept(kept, chain)
         records, chain = RecordFile.open(path)
         ledger = cls.__new__(cls)
-        ledger._begin(records, replay(chain), horizon, _messages(chain))
+        ledger._begin(records, replay(chain), horizon, _messages(chain), kept)
+        ledger._keep_position()
         return ledger
 
     @classmethod
@@ -274,10 +370,22 @@ class Ledger:
         ledger._horizon, ledger._read_only = horizon, False
         return ledger
 
-    def _begin(self, records: RecordFile, history: History, horizon: int, messages: tuple[str, ...] = ()) -> None:
-        self._records, self._history, self._horizon = records, history, horizon
+    def _begin(
+        self,
+        records: RecordFile,
+        history: History,
+        horizon: int,
+        messages: tuple[str, ...] = (),
+        kept: Path | None = None,
+    ) -> None:
+        self._records, self._history, self._horizon, self._kept = records, history, horizon, kept
         self._allowed, self._next, self._read_only = 0, history.steps, False
         self.messages = messages
+
+    @property
+    def history(self) -> History:
+        """What the records say; to be read only."""
+        return self._history
 
     @property
     def table(self) -> OwnerTable:
@@ -405,6 +513,32 @@ class Ledger:
         """No further step until a change: ``wanted`` cannot be met otherwise."""
         self._append({"kind": "stop", "reason": reason, "wanted": wanted.to_json()})
 
+    def mark_files(self, files: Mapping[str, str], step: int | None = None) -> None:
+        """Files of the run have these SHA-256 from here on; nothing is written if the ledger says so already.
+
+        Args:
+            files: Digests by name, a path below the run folder.
+            step: After which step they were made; they go when it is given up.
+        """
+        known = self._history.files
+        if any(name not in known or known[name][:2] != (digest, step) for name, digest in files.items()):
+            self._append({"kind": "files", "files": dict(files), "step": step})
+
+    def mark_checkpoint(self, name: str, step: int, *, state: str, streams: str, erased: str) -> KnownCheckpoint:
+        """The checkpoint called ``name`` has files of these SHA-256; see `KnownCheckpoint`."""
+        self._history.check_recorded(step)
+        digests = {"state": state, "streams": streams, "erased": erased}
+        self._append({"kind": "checkpoint", "name": name, "step": step, **digests})
+        return self._history.checkpoints[name]
+
+    def mark_lost(self, checkpoint: str) -> None:
+        """The checkpoint of this name is damaged or missing, and training goes on without it."""
+        self._append({"kind": "lost", "checkpoint": checkpoint})
+
+    def mark_data(self, digests: Mapping[str, str]) -> None:
+        """What is trained on from here on, as keyed digests by name."""
+        self._append({"kind": "data", "digests": dict(digests)})
+
     def close(self) -> None:
         """Close the file; a closed ledger can still be read."""
         self._records.close()
@@ -464,6 +598,12 @@ class Ledger:
         self._history.take(body)
         if body["kind"] in ("change", "rollback"):
             self._next, self._allowed = self.steps, 0
+        if body["kind"] not in ("terms", "step"):
+            self._keep_position()
+
+    def _keep_position(self) -> None:
+        if self._kept is not None:
+            write_private(self._kept, json.dumps(self.position._asdict()).encode())
 
 
 @dataclass(frozen=True)
@@ -562,6 +702,24 @@ def replay(chain: Chain) -> History:
     return history
 
 
+def check_kept(path: Path, chain: Chain) -> Position:
+    """The position that was kept at ``path``; `LedgerError` if the chain does not have it."""
+    here = chain.position
+    try:
+        fields = json.loads(path.read_bytes())
+        position = Position(int(fields["records"]), str(fields["hash"]))
+    except (ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError):
+        raise LedgerError(
+            f"{path.name} is missing or damaged, and nothing else shows whether the ledger lost its last records; "
+            f"restore both from a copy. If nobody can have shortened the ledger, write this into {path.name}: "
+            f"{json.dumps(here._asdict())}",
+            record=None,
+            fault="lost",
+        ) from None
+    check_position(position, chain, f"{path.name} was written")
+    return position
+
+
 def widened(phase: Phase, owners: int) -> Phase:
     """The phase for a table to which owners were appended: they were not sampled."""
     terms = phase.terms
@@ -596,6 +754,13 @@ def _check_sensitivity(table: OwnerTable, terms: Terms, sensitivity: FloatArray)
 def _refusal(table: OwnerTable, spent: FloatArray, step: int) -> BudgetExceededError:
     owner = int(np.argmax(~(spent <= table.epsilons)))
     return BudgetExceededError(table.names[owner], float(table.epsilons[owner]), float(spent[owner]), step)
+
+
+def _check_file_name(name: str) -> None:
+    """Names stay below the run folder, and hidden ones are nobody's."""
+    path = PurePosixPath(name)
+    if not path.parts or path.is_absolute() or str(path) != name or any(part[0] == "." for part in path.parts):
+        raise _validate.fail("name", name, "give the path of a file below the run folder")
 
 
 def _existing(path: Path) -> Path:

@@ -34,11 +34,13 @@ from inosgd._arrays import ArrayValue, FloatArray, frozen_floats, frozen_integer
 from inosgd.accounting import epsilons_spent
 from inosgd.checkpoint import Checkpoint, read_checkpoint
 from inosgd.errors import CheckpointError, InfeasibleError, InvalidArgumentError, UnknownOwnerError
+from inosgd.files import sha256
 from inosgd.ledger import Ledger, widened
 from inosgd.owners import Budget, OwnerTable
 from inosgd.plan import Phase, Plan
 from inosgd.planning import Fairness, make_plan
 from inosgd.records import Position
+from inosgd.run_files import put
 from inosgd.runs import RunFolder
 from inosgd.shown import rounded_up
 
@@ -142,12 +144,17 @@ def propose(run: RunFolder, changes: Changes, settings: PlanSettings | None = No
     return past.proposal(action, _reason(past, step, plan), step, plan, resting)
 
 
-def carry_out(run: RunFolder, proposal: Proposal) -> None:
+def carry_out(run: RunFolder, proposal: Proposal, files: Mapping[str, bytes] | None = None) -> None:
     """Do what was proposed: write the plan and the ledger's record, remove what no longer stands. Needs the lock.
 
     The record in the ledger is the moment at which it happens; killed before it, nothing has, and killed after it,
     the rest is done by the next `inosgd.runs.resume`. For "stop", the ledger refuses further steps until a later
     proposal is carried out. To go on: build the training for ``run.plan()`` and resume.
+
+    Args:
+        run: The run that was looked at.
+        proposal: What `propose` returned for it.
+        files: What else to write into the run folder before, by name; see `inosgd.run_files.put`.
 
     Raises:
         InvalidArgumentError: If the ledger has moved on since the proposal; propose again.
@@ -156,10 +163,12 @@ def carry_out(run: RunFolder, proposal: Proposal) -> None:
     try:
         if ledger.position != proposal.position:
             raise InvalidArgumentError("proposal: the run has moved on since it was made; propose again")
+        plan = {} if proposal.plan is None else run.next_plan(proposal.plan)
+        put(run.path, ledger, {**(files or {}), **plan})
         if proposal.plan is None:
             ledger.mark_stop(proposal.reason, proposal.table)
         else:
-            ledger.mark_change(proposal.step, proposal.table, run.add_plan(proposal.plan))
+            ledger.mark_change(proposal.step, proposal.table, *map(sha256, plan.values()))
     finally:
         ledger.close()
     if proposal.plan is not None:
@@ -257,7 +266,7 @@ def _last_allowed_step(run: RunFolder, past: _Past) -> int:
 
 def _is_whole(checkpoint: Checkpoint) -> bool:
     try:
-        read_checkpoint(checkpoint.path)
+        read_checkpoint(checkpoint.path, checkpoint.known)
     except CheckpointError:
         return False
     return True

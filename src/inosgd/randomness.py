@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -101,7 +101,8 @@ class SecureSource:
     Guarantee: if ChaCha20 is a secure stream cipher, then to whoever does not read this process's memory the words
     cannot be told from uniform ones; and to whoever does read it, or a saved `state`, the words drawn *before* cannot:
     a later key does not lead back to an earlier one. A forked process takes a key of its own, so no two processes
-    ever share noise. Two sources restored from one state do share it: restore a state once.
+    ever share noise. Copies and pickles, which would, are refused. Two sources restored from one state do share it:
+    restore a state once.
     """
 
     MOST_WORDS = 1 << 32
@@ -140,6 +141,14 @@ class SecureSource:
             if len(source._key) != _KEY_BYTES:
                 raise InvalidArgumentError(f"key: it has {len(source._key)} bytes; a saved one has {_KEY_BYTES}")
         return source
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """`copy`, `deepcopy` and `pickle` come here."""
+        raise InvalidArgumentError(
+            f"source: a {type(self).__name__} is not copied or pickled, nor a training state that has one, because "
+            "both would draw the same noise; give each training a SecureSource() of its own, and keep a training in a "
+            "run folder"
+        )
 
     def _current_key(self) -> bytes:
         if self._process != os.getpid():

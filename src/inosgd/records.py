@@ -99,6 +99,25 @@ def read_chain(path: Path) -> Chain:
     return Chain(tuple(bodies), tuple(hashes), size, len(content) - size, unended)
 
 
+def check_position(position: Position, chain: Chain, when: str) -> None:
+    """Raise `LedgerError` unless the chain has the record that was its last ``when`` something was."""
+    records, digest = position
+    if not 1 <= records <= len(chain.hashes):
+        raise LedgerError(
+            f"the ledger has {len(chain.hashes)} records, and had {records} when {when}: its last records were lost; "
+            "restore it from a copy, because what is missing has been spent",
+            record=len(chain.hashes) + 1,
+            fault="lost",
+        )
+    if chain.hashes[records - 1] != digest:
+        raise LedgerError(
+            f"record {records} is not the one that was the last when {when}: the ledger was rewritten or belongs to "
+            "another run; restore it from a copy",
+            record=records,
+            fault="edited",
+        )
+
+
 class RecordFile:
     """A chain that grows. Without a path it lives in memory; with ``durable=False`` the disk may lag behind."""
 
@@ -149,6 +168,8 @@ class RecordFile:
 
     def _write(self, file: BinaryIO, body: Body, line: bytes) -> None:
         try:
+            if os.fstat(file.fileno()).st_size != self._size:
+                raise self._unwritten(body, "somebody else has written to it since it was opened; end them")
             rest = memoryview(line)
             while rest:
                 rest = rest[file.write(rest) :]
@@ -159,13 +180,13 @@ class RecordFile:
             self._broken = True
             with suppress(OSError):  # if this fails too, the torn record is cut off when the file is opened again
                 file.truncate(self._size)
-            raise self._unwritten(body, error.strerror or str(error)) from error
+            raise self._unwritten(body, f"{error.strerror or error}; make room") from error
 
     def _unwritten(self, body: Body, why: str) -> LedgerError:
         number = self.position.records + 1
         return LedgerError(
-            f"record {number} ({body.get('kind')}) of {self._path} could not be written: {why}; nothing of it was "
-            "released; make room, then resume",
+            f"record {number} ({body.get('kind')}) of {self._path} could not be written: {why}, then resume; nothing "
+            "of it was released",
             record=number,
             fault="unwritten",
         )

@@ -150,7 +150,7 @@ def test_everything_in_a_run_is_for_its_user_alone(study, inosgd, tmp_path):
 def test_no_key_of_a_finished_secure_run_is_on_disk(study, inosgd, tmp_path):
     assert inosgd("train", study, "--out", tmp_path / "run").code == 0
     for path in (tmp_path / "run").rglob("streams.json"):
-        states = json.loads(path.read_text(encoding="utf-8"))["fields"]
+        states = json.loads(path.read_text(encoding="utf-8"))
         assert {state["kind"] for state in states.values()} == {"secure"}
         assert not [state["key"] for state in states.values() if state["key"] is not None]
 

@@ -21,7 +21,7 @@ from inosgd.runs import RunFolder
 from inosgd.shown import rounded_up
 from inosgd.studyfile.data import joined_data, load_data
 from inosgd.studyfile.reading import StudyFile
-from inosgd.studyfile.runs import add_joined, forget_model, run_study
+from inosgd.studyfile.runs import forget_model, joined_file, run_study
 
 
 def budgets_command(
@@ -59,11 +59,10 @@ def budgets_command(
             results().print("\nNothing has been done. Add --yes to do it.")
         return
     with folder.lock():
-        if data is not None:
-            add_joined(folder, data, joining)
+        brought = {} if data is None else joined_file(folder, data, joining)
         if proposal.action == "roll back":
             forget_model(folder)
-        carry_out(folder, proposal)
+        carry_out(folder, proposal, brought)
     if not as_json:
         next_step = "" if proposal.action == "stop" else f" Go on with: inosgd resume {escape(str(run))}"
         results().print(f"\nDone.{next_step}", soft_wrap=True)

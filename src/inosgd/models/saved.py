@@ -14,7 +14,7 @@ import inspect
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from safetensors import torch as safetensors
 from torch import nn
 
 from inosgd.errors import InvalidArgumentError
-from inosgd.files import write_private
+from inosgd.files import sha256, write_private
 from inosgd.models.recurrent import SequenceClassifier
 from inosgd.shown import rounded_up
 
@@ -33,16 +33,30 @@ MODEL_FORMAT = 1
 WEIGHTS, DESCRIPTION, CARD = "model.safetensors", "model.json", "model-card.md"
 
 
-def save_model(folder: Path, model: nn.Module, description: Mapping[str, Any]) -> Path:
-    """Write ``model`` with its ``description`` and card into ``folder``, whole or not at all."""
+def save_model(
+    folder: Path,
+    model: nn.Module,
+    description: Mapping[str, Any],
+    announce: Callable[[dict[str, str]], None] | None = None,
+) -> Path:
+    """Write ``model`` with its ``description`` and card into ``folder``, whole or not at all.
+
+    Before the folder gets its name, ``announce`` is given the SHA-256 of its files by name.
+    """
     working = folder.parent / f".{folder.name}.{os.getpid()}.partial"
     working.mkdir(mode=0o700, parents=True)
     try:
         fields = {"format": MODEL_FORMAT, **description, "torch_code": torch_code(model, description)}
         tensors = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in model.state_dict().items()}
-        write_private(working / WEIGHTS, safetensors.save(tensors))
-        write_private(working / DESCRIPTION, (json.dumps(fields, indent=1, allow_nan=False) + "\n").encode())
-        write_private(working / CARD, model_card(fields).encode())
+        contents = {
+            WEIGHTS: safetensors.save(tensors),
+            DESCRIPTION: (json.dumps(fields, indent=1, allow_nan=False) + "\n").encode(),
+            CARD: model_card(fields).encode(),
+        }
+        for name, content in contents.items():
+            write_private(working / name, content)
+        if announce is not None:
+            announce({name: sha256(content) for name, content in contents.items()})
         if folder.exists():
             shutil.rmtree(folder)
         working.rename(folder)

@@ -1,4 +1,7 @@
-"""Fingerprints: checksums of the files that a run was trained on, so that it never goes on with others."""
+"""Fingerprints: checksums of the files that a run was trained on, so that it never goes on with others.
+
+They are plain SHA-256 and stay in memory. What is written down are `inosgd.keyed` digests of them.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 from inosgd.datasets.image_folder import SUFFIXES, find_images
 from inosgd.datasets.tables import DELIMITERS
 from inosgd.errors import InvalidArgumentError
+from inosgd.keyed import keyed_digest
 from inosgd.studyfile.reading import StudyFile
 from inosgd.studyfile.schema import ImageData, MappedData
 
@@ -48,6 +52,11 @@ def _files(folder: Path) -> list[Path]:
     return sorted([*others, *(path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)])
 
 
+def keyed(key: bytes, fingerprints: Mapping[str, str]) -> dict[str, str]:
+    """Fingerprints as they may be written down: whoever has no key cannot test guesses at the data with them."""
+    return {name: keyed_digest(key, digest.encode()) for name, digest in fingerprints.items()}
+
+
 def refuse_changes(recorded: Mapping[str, str], found: Mapping[str, str], budgets: str | None = None) -> None:
     """Raise unless the files are those that the run began with.
 
@@ -58,10 +67,5 @@ def refuse_changes(recorded: Mapping[str, str], found: Mapping[str, str], budget
         if recorded.get(name) != found.get(name):
             fix = "train anew with `inosgd train`" if name != budgets else "change budgets with `inosgd budgets`"
             raise InvalidArgumentError(
-                f"{name}: it is not the file that this run began with (SHA-256 {_short(recorded.get(name))} then, "
-                f"{_short(found.get(name))} now); put the old one back, or {fix}"
+                f"{name}: it is not the file that this run began with; put the old one back, or {fix}"
             )
-
-
-def _short(digest: str | None) -> str:
-    return "absent" if digest is None else f"{digest[:12]}..."

@@ -7,16 +7,17 @@
 
 On many processes (`inosgd.distributed`) each prepares and begins, and the first alone has a run folder and writes.
 
-What a run folder of a study holds beside `inosgd.runs`: the study file as it was, checksums of the data, what
+What a run folder of a study holds beside `inosgd.runs`: the study file as it was, keyed checksums of the data, what
 owners who joined later brought (``joined.json``), results on held-out examples, and the model. It holds no training
-example, no index of one, and nothing measured on training examples.
+example, no index of one, and nothing measured on training examples. Only with ``data.key``, which is as secret as the
+data, can a guess at a whole data file be tested.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,17 +31,18 @@ from inosgd.analysis.evaluation import Evaluation, evaluate
 from inosgd.checkpoint import Checkpoint
 from inosgd.distributed import ALONE, Peers
 from inosgd.errors import InvalidArgumentError
-from inosgd.files import write_private
+from inosgd.keyed import new_key
 from inosgd.masks import torch_seeded_by
 from inosgd.models.saved import load_weights, save_model
 from inosgd.owners import Budget, Owners, OwnerTable
 from inosgd.plan import Plan
 from inosgd.randomness import RandomSource
+from inosgd.run_files import MODEL
 from inosgd.runs import Resumed, RunFolder, begin, resume, train_durably
 from inosgd.studyfile.building import losses, study_method, study_model, study_optimizer, study_source
 from inosgd.studyfile.data import HeldOutExamples, LabelledExamples, StudyData, joined_data, load_data, only_rows
 from inosgd.studyfile.description import describe, warnings_of
-from inosgd.studyfile.fingerprints import fingerprint, refuse_changes, study_fingerprints
+from inosgd.studyfile.fingerprints import fingerprint, keyed, refuse_changes, study_fingerprints
 from inosgd.studyfile.planning import study_plan
 from inosgd.studyfile.reading import StudyFile, parse_study
 from inosgd.studyfile.sources import Progress
@@ -48,6 +50,9 @@ from inosgd.training import Trainer, TrainingState, fit, model_digest
 from inosgd.training import every as after_every
 
 PROBED = 3
+
+JOINED = "joined.json"
+"""What owners brought who joined a run, in its folder."""
 
 REPORT = "report.html"
 """The page about a run that has ended, in its folder."""
@@ -100,27 +105,34 @@ def prepare(
 
 def create_run(path: Path, prepared: Prepared) -> RunFolder:
     """The run folder of a study that is about to be trained."""
-    study = prepared.study
+    study, key = prepared.study, new_key()
     description = {
         "kind": "study",
         "study": study.text,
         "study_path": str(study.path),
         "folder": str(study.folder),
-        "fingerprints": prepared.fingerprints,
+        "fingerprints": keyed(key, prepared.fingerprints),
         "seed": prepared.seed,
         "threads": torch.get_num_threads(),
     }
-    return RunFolder.create(path, description, prepared.trainer.plan)
+    return RunFolder.create(path, description, prepared.trainer.plan, key=key)
 
 
 def begin_training(run: RunFolder | None, prepared: Prepared) -> TrainingState:
     """The state before the first step; needs the lock. Processes other than the first have no ``run``."""
-    return begin(run, prepared.trainer, prepared.model, prepared.optimizer, _agreed_source(prepared))
+    source, data = _agreed_source(prepared), _data(prepared)
+    return begin(run, prepared.trainer, prepared.model, prepared.optimizer, source, data=data)
 
 
 def resume_training(run: RunFolder, prepared: Prepared) -> Resumed:
     """The state at the last good checkpoint; needs the lock, in the first process."""
-    return resume(run, prepared.trainer, prepared.model, prepared.optimizer, _agreed_source(prepared))
+    source, data = _agreed_source(prepared), _data(prepared)
+    return resume(run, prepared.trainer, prepared.model, prepared.optimizer, source, data=data)
+
+
+def _data(prepared: Prepared) -> bytes:
+    """What stands for the examples: the checksums of all files."""
+    return json.dumps(sorted(prepared.fingerprints.items())).encode()
 
 
 def _agreed_source(prepared: Prepared) -> RandomSource:
@@ -144,19 +156,20 @@ def prepare_again(
     study, description = run_study(run, allowed_factory)
     torch.set_num_threads(description["threads"])
     joined, fingerprints = _joined(run), study_fingerprints(study)
-    refuse_changes(description["fingerprints"], fingerprints, study.schema.budgets.file)
-    for each in joined:
-        refuse_changes({each["path"]: each["digest"]}, {each["path"]: fingerprint(Path(each["path"]))})
+    brought = {each["path"]: fingerprint(Path(each["path"])) for each in joined}
+    refuse_changes(description["fingerprints"], keyed(run.data_key(), fingerprints), study.schema.budgets.file)
+    refuse_changes({each["path"]: each["digest"] for each in joined}, keyed(run.data_key(), brought))
     data, plan = load_data(study, progress), run.plan()
     for each in joined:
         data = _together(data, joined_data(study, data, Path(each["path"]), each["budgets"]))
     data = restricted(data, plan.table)
     model = study_model(study, data, allowed_factory)
-    return _built(study, data, fingerprints, plan, model, description["seed"], peers)
+    return _built(study, data, {**fingerprints, **brought}, plan, model, description["seed"], peers)
 
 
 def run_study(run: RunFolder, allowed_factory: str | None) -> tuple[StudyFile, dict[str, Any]]:
-    """The study file of a run, and the run's description."""
+    """The study file of a run, and the run's description; both are what the ledger knows."""
+    run.check_files()
     description = run.description()
     if description.get("kind") != "study":
         raise InvalidArgumentError(f"run {str(run.path)!r} was not made from a study file: go on with it from Python")
@@ -179,7 +192,11 @@ def finish(run: RunFolder, prepared: Prepared, state: TrainingState, *, every: i
         state.ledger.close()
     _check_same_model(prepared, state)
     spent = state.ledger.spent()
-    outcome = save_outcome(prepared, run.path / "model", state.model, state.step, state.ledger.table, spent)
+
+    def announce(digests: dict[str, str]) -> None:
+        run.mark_files({f"{MODEL}/{name}": digest for name, digest in digests.items()}, state.step)
+
+    outcome = save_outcome(prepared, run.path / MODEL, state.model, state.step, state.ledger.table, spent, announce)
     if all(line["step"] != state.step for line in run.metrics()):
         _keep(run, outcome.evaluation)
     return outcome
@@ -197,9 +214,15 @@ def _check_same_model(prepared: Prepared, state: TrainingState) -> None:
 
 
 def save_outcome(
-    prepared: Prepared, folder: Path, model: nn.Module, steps: int, table: OwnerTable, spent: FloatArray
+    prepared: Prepared,
+    folder: Path,
+    model: nn.Module,
+    steps: int,
+    table: OwnerTable,
+    spent: FloatArray,
+    announce: Callable[[dict[str, str]], None] | None = None,
 ) -> Outcome:
-    """Judge the model by held-out examples and save it with its card in ``folder``."""
+    """Judge the model by held-out examples and save it with its card in ``folder``; see `inosgd.models.saved`."""
     evaluation = judge(prepared, model, steps)
     description = describe(
         prepared.study,
@@ -210,7 +233,7 @@ def save_outcome(
         seed=prepared.seed,
         evaluation=evaluation,
     )
-    save_model(folder, model, description)
+    save_model(folder, model, description, announce)
     return Outcome(folder, steps, table, spent, evaluation)
 
 
@@ -231,20 +254,20 @@ def judge(prepared: Prepared, model: nn.Module, step: int) -> Evaluation | None:
     return evaluate(model, held_out.inputs, held_out.targets, held_out.groups, names, step, balanced=balanced)
 
 
-def add_joined(run: RunFolder, path: Path, budgets: Mapping[str, Budget]) -> None:
-    """Note what owners who are about to join bring; it counts only once the ledger knows the owners."""
+def joined_file(run: RunFolder, path: Path, budgets: Mapping[str, Budget]) -> dict[str, bytes]:
+    """What owners who are about to join bring, as a file of the run; it counts once the ledger knows the owners."""
     entry = {
         "path": str(path.absolute()),
         "budgets": {name: [budget.epsilon, budget.delta] for name, budget in budgets.items()},
-        "digest": fingerprint(path),
+        "digest": keyed(run.data_key(), {"": fingerprint(path)})[""],
     }
     kept = [each for each in _joined_entries(run) if not set(each["budgets"]) & set(budgets)]
-    write_private(run.path / "joined.json", json.dumps([*kept, entry], indent=1).encode())
+    return {JOINED: json.dumps([*kept, entry], indent=1).encode()}
 
 
 def forget_model(run: RunFolder) -> None:
     """Remove the saved model and the report about it, because steps that it has seen are about to be given up."""
-    shutil.rmtree(run.path / "model", ignore_errors=True)
+    shutil.rmtree(run.path / MODEL, ignore_errors=True)
     (run.path / REPORT).unlink(missing_ok=True)
 
 
@@ -342,10 +365,9 @@ def _keep(run: RunFolder, evaluation: Evaluation | None) -> None:
 
 
 def _joined_entries(run: RunFolder) -> list[dict[str, Any]]:
-    path = run.path / "joined.json"
-    if not path.exists():
+    if JOINED not in run.read_ledger().history.files:
         return []
-    entries: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    entries: list[dict[str, Any]] = json.loads(run.read_file(JOINED))
     return entries
 
 
