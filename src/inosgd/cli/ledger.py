@@ -23,8 +23,8 @@ def ledger_command(
 ) -> None:
     """Show what every owner has spent and has left.
 
-    With --verify the chain of records is recomputed, dp-accounting computes the spending again, and checkpoints, plans
-    and releases are compared; exit code 1 if anything is wrong.
+    With --verify the chain of records is recomputed, dp-accounting computes the spending again, and every file of the
+    run is compared with what the ledger knows of it; exit code 1 if anything is wrong.
     """
     folder = RunFolder.open(run)
     if not verify:
@@ -84,7 +84,7 @@ def _show(described: dict[str, Any], as_json: bool) -> None:
     if "verified" not in described:
         return
     if described["verified"]:
-        shown.print("\n[bold green]verified[/]: no record edited, lost or moved; dp-accounting agrees.")
+        shown.print("\n[bold green]verified[/]: no record or file edited, lost or moved; dp-accounting agrees.")
     for finding in described["findings"]:
         where = "" if finding["record"] is None else f"record {finding['record']}: "
         shown.print(f"\n[bold red]wrong:[/] {where}{escape(finding['message'])}")
