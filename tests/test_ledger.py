@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import stat
@@ -146,6 +147,14 @@ def test_a_torn_step_is_removed_with_a_message_and_may_be_recorded_again(tmp_pat
     assert verify_ledger(path).good
 
 
+CHECKPOINT = {
+    "kind": "checkpoint",
+    "name": "step-00000000.record-00000001",
+    "step": 0,
+    **dict.fromkeys(("state", "streams", "erased"), "0"),
+}
+
+
 def test_formats_and_kinds_that_are_not_known_are_refused(tmp_path):
     for name, bodies in {
         "format": [{"kind": "ledger", "format": 4, "accountant": "pld", "owners": TABLE.to_json()}],
@@ -157,6 +166,16 @@ def test_formats_and_kinds_that_are_not_known_are_refused(tmp_path):
         "missing": [*header(), {"kind": "release"}],
         "future": [*header(), {"kind": "rollback", "step": 1}],
         "rows": [*header(), {"kind": "change", "step": 0, "owners": swapped().to_json()}],
+        "leads out": [*header(), {"kind": "files", "files": {"../run.json": "0"}}],
+        "root": [*header(), {"kind": "files", "files": {"/etc/passwd": "0"}}],
+        "hidden": [*header(), {"kind": "files", "files": {"plans/.x": "0"}}],
+        "empty": [*header(), {"kind": "files", "files": {"": "0"}}],
+        "later": [*header(), {"kind": "files", "files": {"a": "0"}, "step": 1}],
+        "odd name": [*header(), {**CHECKPOINT, "name": "step-1/../.."}],
+        "unwritten": [*header(), {**CHECKPOINT, "step": 1}],
+        "twice": [*header(), CHECKPOINT, CHECKPOINT],
+        "again": [*header(), CHECKPOINT, {"kind": "lost", "checkpoint": CHECKPOINT["name"]}, CHECKPOINT],
+        "not there": [*header(), {"kind": "lost", "checkpoint": "step-00000000.record-00000001"}],
     }.items():
         path = forged(tmp_path / name, bodies)
         with pytest.raises(LedgerError) as caught:
@@ -352,3 +371,31 @@ except InosgdError as error:
     ledger = Ledger.open(path)
     assert ledger.steps == len(released)
     ledger.close()
+
+
+def test_files_and_checkpoints_go_with_the_steps_that_are_given_up():
+    ledger = Ledger(TABLE, "pld")
+    for step in range(4):
+        ledger.record(step, terms())
+    ledger.mark_files({"run.json": "a"})
+    ledger.mark_files({"model/model.json": "b", "model/x": "c"}, 4)
+    for step in (0, 2, 4):
+        ledger.mark_checkpoint(f"step-{step:08d}.record-00000001", step, state="s", streams="t", erased="e")
+    records = ledger.position.records
+    ledger.mark_files({"model/x": "c"}, 4)  # known already
+    assert ledger.position.records == records
+    ledger.mark_rollback(2)
+    history = ledger.history
+    assert set(history.files) == {"run.json"}
+    assert [each.step for each in history.in_order()] == [0, 2]
+    assert history.given_up == {"step-00000004.record-00000001": records + 1}
+    assert history.returned == records + 1
+
+
+def test_what_is_trained_on_stays_until_owners_bring_or_take_examples():
+    ledger = Ledger(TABLE, "pld")
+    ledger.mark_data({"examples": "d"})
+    ledger.mark_change(0, dataclasses.replace(TABLE, epsilons=TABLE.epsilons * 2))
+    assert ledger.history.data == {"examples": "d"}
+    ledger.mark_change(0, dataclasses.replace(TABLE, sizes=TABLE.sizes + 1))
+    assert ledger.history.data == {}

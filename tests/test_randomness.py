@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import pickle
 
 import numpy as np
 import pytest
@@ -11,6 +13,7 @@ from scipy import stats
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.randomness import (
+    AgreedSource,
     SecureSource,
     SeededSource,
     integers_below,
@@ -133,3 +136,24 @@ def test_integers_are_uniform_also_where_words_must_be_drawn_again():
     assert stats.chisquare(counts).pvalue > 1e-4
     biased = (SeededSource(0).words(30_000) % np.uint64(bound)).astype(np.int64)
     assert stats.chisquare(np.histogram(biased, bins=12, range=(0, bound))[0]).pvalue < 1e-4
+
+
+@pytest.mark.parametrize("build", [SecureSource, lambda: AgreedSource(bytes(32))], ids=["secure", "agreed"])
+@pytest.mark.parametrize(
+    "twice",
+    [copy.copy, copy.deepcopy, pickle.dumps, lambda each: copy.deepcopy({"a": [each]})],
+    ids=["copy", "deepcopy", "pickle", "inside"],
+)
+def test_secure_sources_are_not_copied_or_pickled(build, twice):
+    source = build()
+    with pytest.raises(InvalidArgumentError, match=r"is not copied or pickled.*give each training a SecureSource\(\)"):
+        twice(source)
+    source.words(1)  # it goes on
+
+
+def test_seeded_sources_may_be_copied_and_copies_share_words():
+    """The control: what a copy of a secure source would do."""
+    source = SeededSource(3)
+    source.words(5)
+    for other in (copy.deepcopy(source), pickle.loads(pickle.dumps(source))):
+        assert other.words(9).tolist() == SeededSource.from_state(source.state()).words(9).tolist()

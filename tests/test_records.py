@@ -172,3 +172,16 @@ def test_in_memory_the_chain_is_the_same(path):
     assert file.position == read_chain(path).position
     assert isinstance(file.position, Position)
     assert json.loads(path.read_text().splitlines()[-1])["hash"] == file.position.hash
+
+
+def test_two_that_write_one_file_are_refused_before_the_chain_breaks(path):
+    """One whose lock was taken away, or a second ledger in the same process."""
+    one, _ = RecordFile.open(path)
+    other, _ = RecordFile.open(path)
+    one.append({"kind": "step", "step": 5})
+    with pytest.raises(LedgerError, match="somebody else has written to it since it was opened"):
+        other.append({"kind": "step", "step": 5})
+    one.append({"kind": "step", "step": 6})
+    one.close()
+    other.close()
+    assert len(read_chain(path).bodies) == 8

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import pickle
 
 import numpy as np
 import pytest
@@ -36,6 +38,7 @@ from inosgd import (
 )
 from inosgd.importance import BetaTail
 from inosgd.order import ORDERS
+from tests import tiny
 
 LOSSES = supervised(F.cross_entropy)
 COUNT = 40
@@ -340,3 +343,28 @@ def test_fifty_thousand_owners_train_as_easily_as_two():
     state = TrainingState.start(trainer, network, torch.optim.SGD(network.parameters(), lr=0.1), SecureSource())
     fit(trainer, state)
     assert (state.ledger.spent() <= who.table.epsilons).all()
+
+
+@pytest.mark.parametrize("twice", [copy.deepcopy, pickle.dumps], ids=["deepcopy", "pickle"])
+def test_a_state_with_a_secure_source_is_not_copied(twice):
+    """Both would release their next sums under the same noise."""
+    trainer = tiny.trainer_for(tiny.PLAN)
+    model = tiny.model()
+    build = torch.optim.SGD(model.parameters(), lr=0.1)
+    state = TrainingState.start(trainer, model, build, SecureSource())
+    before = state.fingerprint()
+    with pytest.raises(InvalidArgumentError, match="nor a training state that has one"):
+        twice(state)
+    assert state.fingerprint() == before
+    train_step(trainer, state)
+
+
+def test_a_state_with_a_seeded_source_is_copied_with_its_noise():
+    """The control: what a copy with secure keys would do."""
+    trainer = tiny.trainer_for(tiny.PLAN)
+    model = tiny.model()
+    state = TrainingState.start(trainer, model, torch.optim.SGD(model.parameters(), lr=0.1), SeededSource(0))
+    other = copy.deepcopy(state)
+    for each in (state, other):
+        train_step(trainer, each)
+    assert tiny.bits(state.model) == tiny.bits(other.model)

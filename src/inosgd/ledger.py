@@ -351,7 +351,11 @@ class Ledger:
         records, chain = RecordFile.open(path)
         ledger = cls.__new__(cls)
         ledger._begin(records, replay(chain), horizon, _messages(chain), kept)
-        ledger._keep_position()
+        try:
+            ledger._keep_position()
+        except BaseException:
+            ledger.close()
+            raise
         return ledger
 
     @classmethod

@@ -6,6 +6,8 @@ printed and every error is searched for them, as text and as the bytes of a numb
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 import os
 import re
@@ -153,6 +155,27 @@ def test_no_key_of_a_finished_secure_run_is_on_disk(study, inosgd, tmp_path):
         states = json.loads(path.read_text(encoding="utf-8"))
         assert {state["kind"] for state in states.values()} == {"secure"}
         assert not [state["key"] for state in states.values() if state["key"] is not None]
+
+
+def test_no_plain_checksum_of_the_data_is_on_disk(study, inosgd, tmp_path):
+    """With one, whoever knows a table but for a field tries values until the checksum fits."""
+    run, data = tmp_path / "run", tmp_path / "cases.csv"
+    assert inosgd("train", study, "--out", run).code == 0
+    digest = hashlib.sha256(data.read_bytes())
+    plain = [digest.hexdigest().encode()[:12], digest.digest()[:6]]
+    for name, content in everything_in(run).items():
+        assert not [form for form in plain if form in content], name
+    with data.open("a", encoding="utf-8") as file:
+        file.write("50,f,0.1,yes,clinic,common\n")
+    refused = inosgd("resume", run)
+    assert refused.code == 2
+    assert "cases.csv: it is not the file that this run began with" in refused.err
+    now = hashlib.sha256(data.read_bytes()).hexdigest()
+    assert not [form for form in (digest.hexdigest()[:12], now[:12]) if form in refused.err]
+    key = (run / "data.key").read_bytes()  # the control: with the key, and only with it, guesses can be tested
+    found = json.loads((run / "run.json").read_text(encoding="utf-8"))["description"]["fingerprints"]
+    assert found == {"cases.csv": hmac.digest(key, digest.hexdigest().encode(), "sha256").hex()}
+    assert not [name for name, content in everything_in(run).items() if key in content and name != "data.key"]
 
 
 def test_descriptions_of_sensitive_values_hold_no_content(study, tmp_path):
