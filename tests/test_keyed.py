@@ -49,11 +49,22 @@ def test_any_change_of_the_examples_shows():
         "another label": (inputs, targets.index_fill(0, torch.tensor(5), 9)),
         "another type": (inputs, targets.int()),
         "another shape": (inputs.view(40, 3, 2), targets),
-        "another structure": {"a": inputs, "b": targets},
     }
     digests = {name: examples_digest(each) for name, each in variants.items()}
     assert len(set(digests.values())) == len(variants)
     assert digests["as it is"] == examples_digest(tiny.examples(40))
+
+
+class Clip:
+    """A clipping of a user's own, whose text has its address in memory."""
+
+
+def test_a_method_of_ones_own_is_the_same_in_the_next_process():
+    trainer = tiny.trainer_for(tiny.PLAN)
+    ours = [replace(trainer, method=replace(trainer.method, clipping=Clip())) for _ in range(2)]
+    assert repr(ours[0].method.clipping) != repr(ours[1].method.clipping)
+    one, other = (training_digests(KEY, each) for each in ours)
+    assert one == other
 
 
 def test_owners_and_method_have_digests_of_their_own():

@@ -169,6 +169,8 @@ def test_formats_and_kinds_that_are_not_known_are_refused(tmp_path):
         "leads out": [*header(), {"kind": "files", "files": {"../run.json": "0"}}],
         "root": [*header(), {"kind": "files", "files": {"/etc/passwd": "0"}}],
         "hidden": [*header(), {"kind": "files", "files": {"plans/.x": "0"}}],
+        "null": [*header(), {"kind": "files", "files": {"a\0b": "0"}}],
+        "half a character": [*header(), {"kind": "files", "files": {"a\ud800": "0"}}],
         "empty": [*header(), {"kind": "files", "files": {"": "0"}}],
         "later": [*header(), {"kind": "files", "files": {"a": "0"}, "step": 1}],
         "odd name": [*header(), {**CHECKPOINT, "name": "step-1/../.."}],

@@ -41,7 +41,7 @@ from torch import nn
 from inosgd import _validate
 from inosgd.distributed import Peers
 from inosgd.errors import CheckpointError
-from inosgd.files import place, sha256, staged, write_private
+from inosgd.files import place, read_regular, sha256, staged, write_private
 from inosgd.ledger import KnownCheckpoint
 from inosgd.randomness import RandomSource, SecureSource, SeededSource, source_from_state, without_key
 from inosgd.records import Position
@@ -123,15 +123,15 @@ def read_checkpoint(path: Path, known: KnownCheckpoint, *, tensors: bool = True)
         CheckpointError: If a file is missing, or not the one that was recorded.
     """
     try:
-        content = (path / "state.json").read_bytes()
-        secret = (path / "streams.json").read_bytes()
+        content = read_regular(path / "state.json")
+        secret = read_regular(path / "streams.json")
         _check_recorded("state.json", content, known.state)
         _check_recorded("streams.json", secret, known.streams, known.erased)
         fields, streams = json.loads(content), json.loads(secret)
         _check_format(path, fields)
         for name in TENSOR_FILES:
             if tensors:
-                _check_recorded(name, (path / name).read_bytes(), fields["files"][name])
+                _check_recorded(name, read_regular(path / name), fields["files"][name])
         position = Position(fields["ledger"]["records"], str(fields["ledger"]["hash"]))
         _validate.whole(0, step=fields["step"], records=position.records)
         return Checkpoint(path, fields["step"], position, fields["files"]["model.safetensors"], fields, streams, known)

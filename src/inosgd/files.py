@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from pathlib import Path
@@ -36,6 +37,13 @@ def write_private(path: Path, content: bytes) -> None:
     """
     stage(path, content)
     place(path)
+
+
+def read_regular(path: Path) -> bytes:
+    """The content of a file; OSError if there is none, or a pipe or device in its place, which may have no end."""
+    if not path.is_file():
+        raise FileNotFoundError(errno.ENOENT, "there is no such file", str(path))
+    return path.read_bytes()
 
 
 def sha256(content: bytes) -> str:

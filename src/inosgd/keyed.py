@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import os
+import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -46,11 +47,11 @@ def training_digests(key: bytes, trainer: Trainer, data: bytes | None = None) ->
         data: What stands for the examples, such as checksums of their files; without it, all of them are read.
     """
     method = trainer.method
-    named = (method.name, method.importance, method.order.name, method.clipping)
+    named = repr((method.name, method.importance, method.order.name, method.clipping))
     return {
         "owners": keyed_digest(key, trainer.owners.assignment.astype("<i8").tobytes()),
         "examples": _of_examples(key, trainer.store) if data is None else keyed_digest(key, data),
-        "method": keyed_digest(key, repr(named).encode()),
+        "method": keyed_digest(key, re.sub(" at 0x[0-9a-f]+", "", named).encode()),
     }
 
 
@@ -66,9 +67,7 @@ def _of_examples(key: bytes, store: ExampleStore) -> str:
 
 
 def _parts(tree: object) -> Iterator[bytes]:
-    leaves, structure = pytree.tree_flatten(tree)
-    yield f"{structure}".encode()
-    for leaf in leaves:
+    for leaf in pytree.tree_leaves(tree):
         if isinstance(leaf, torch.Tensor):
             yield f"{tuple(leaf.shape)} {leaf.dtype} ".encode()
             yield leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()

@@ -37,7 +37,7 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -53,7 +53,7 @@ from inosgd.errors import (
     LedgerError,
     TrainingStoppedError,
 )
-from inosgd.files import write_private
+from inosgd.files import read_regular, write_private
 from inosgd.owners import OwnerTable
 from inosgd.plan import Phase, Plan, Terms
 from inosgd.planning.verification import reference_epsilons
@@ -62,6 +62,7 @@ from inosgd.shown import rounded_up
 
 LEDGER_FORMAT = 3
 
+FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 CHECKPOINT_NAME = re.compile(r"step-\d{8,20}\.record-\d{8,20}")
 
 
@@ -710,7 +711,7 @@ def check_kept(path: Path, chain: Chain) -> Position:
     """The position that was kept at ``path``; `LedgerError` if the chain does not have it."""
     here = chain.position
     try:
-        fields = json.loads(path.read_bytes())
+        fields = json.loads(read_regular(path))
         position = Position(int(fields["records"]), str(fields["hash"]))
     except (ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError):
         raise LedgerError(
@@ -762,8 +763,7 @@ def _refusal(table: OwnerTable, spent: FloatArray, step: int) -> BudgetExceededE
 
 def _check_file_name(name: str) -> None:
     """Names stay below the run folder, and hidden ones are nobody's."""
-    path = PurePosixPath(name)
-    if not path.parts or path.is_absolute() or str(path) != name or any(part[0] == "." for part in path.parts):
+    if FILE_NAME.fullmatch(name) is None:
         raise _validate.fail("name", name, "give the path of a file below the run folder")
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from inosgd.checkpoint import FILES, Checkpoint, holds_keys, read_checkpoint
 from inosgd.errors import CheckpointError, InosgdError, InvalidArgumentError, LedgerError
-from inosgd.files import place, sha256, stage, staged
+from inosgd.files import place, read_regular, sha256, stage, staged
 from inosgd.ledger import Finding, History, KnownCheckpoint, Ledger, check_kept, replay
 from inosgd.records import Chain, Position, check_position, read_chain
 
@@ -63,7 +63,7 @@ def read_known(folder: Path, history: History, name: str) -> bytes:
     if known is None:
         raise InvalidArgumentError(f"{folder / name}: the ledger knows no such file; restore the run from a copy")
     with suppress(OSError):
-        content = (folder / name).read_bytes()
+        content = read_regular(folder / name)
         if sha256(content) == known.sha256:
             return content
     raise InvalidArgumentError(str(_wrong(folder, name, history).message))
@@ -216,7 +216,7 @@ def _stranger(name: str, history: History) -> Seen:
 def _unknown_checkpoint(path: Path, chain: Chain) -> InosgdError:
     """What a checkpoint that the ledger does not know shows about the two."""
     try:
-        fields = json.loads((path / "state.json").read_bytes())
+        fields = json.loads(read_regular(path / "state.json"))
         position = Position(int(fields["ledger"]["records"]), str(fields["ledger"]["hash"]))
         check_position(position, chain, f"checkpoint {path.name} was written")
     except LedgerError as error:
@@ -232,6 +232,6 @@ def _unknown_checkpoint(path: Path, chain: Chain) -> InosgdError:
 def _sha256(path: Path) -> str | None:
     """None if there is no file that can be read."""
     try:
-        return sha256(path.read_bytes())
+        return sha256(read_regular(path))
     except OSError:
         return None

@@ -52,7 +52,7 @@ from torch import nn
 from inosgd import _validate
 from inosgd.checkpoint import Checkpoint, copy_to_peers, erase_keys, read_checkpoint, restore, write_checkpoint
 from inosgd.errors import CheckpointError, InosgdError, InvalidArgumentError, RunLockedError
-from inosgd.files import sha256, write_private
+from inosgd.files import read_regular, sha256, write_private
 from inosgd.keyed import new_key, training_digests
 from inosgd.ledger import Finding, History, Ledger, LedgerReport, replay, verify_ledger
 from inosgd.plan import Plan
@@ -81,6 +81,9 @@ from inosgd.training import Callback, Trainer, TrainingState, fit
 from inosgd.training import every as after_every
 
 RUN_FORMAT = 2
+
+MOST_LOOKS = 10
+"""How often files are compared with the ledger while somebody else changes them."""
 
 _held: set[tuple[int, int, int]] = set()
 """The folders that this process has locked, by `_identity`: a file lock does not keep a process from itself."""
@@ -122,7 +125,7 @@ class RunFolder:
         """The run at ``path``."""
         run = cls(path.absolute())
         try:
-            fields = json.loads(run.description_path.read_text(encoding="utf-8"))
+            fields = json.loads(read_regular(run.description_path))
             found = fields["format"] if isinstance(fields["description"], dict) else None
         except (OSError, ValueError, LookupError, TypeError, RecursionError):
             fix = "restore its run.json from a copy" if run.ledger_path.exists() else "give the folder of one"
@@ -516,7 +519,8 @@ def train_durably(
 def verify_run(run: RunFolder) -> LedgerReport:
     """`verify_ledger`, and: every file of the run is what the ledger says, and nothing is missing at its end.
 
-    Changes nothing and needs no lock. What a process may have left that was killed is a note, not a finding.
+    Changes nothing and needs no lock. What a process may have left that was killed is a note, not a finding, but for
+    keys of random streams that should be erased by now.
     """
     report = verify_ledger(run.ledger_path)
     if not report.good:
@@ -532,13 +536,12 @@ def verify_run(run: RunFolder) -> LedgerReport:
 
 def _compared(run: RunFolder, planned: int | None) -> Comparison:
     """What is wrong at two looks: a training that goes on meanwhile may be in the middle of something at one."""
-    before = compare(run.path, planned)
-    while before.findings:
-        after = compare(run.path, planned)
-        if after.findings == before.findings:
+    seen = compare(run.path, planned)
+    for _ in range(MOST_LOOKS):
+        before, seen = seen, compare(run.path, planned) if seen.findings else seen
+        if seen.findings == before.findings:
             break
-        before = after
-    return before
+    return seen
 
 
 def _newest_whole(run: RunFolder, history: History) -> tuple[Checkpoint | None, dict[str, str]]:

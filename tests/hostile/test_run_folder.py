@@ -7,6 +7,7 @@ second run beside it has files of the same names. The accountants are not the su
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from typer.testing import CliRunner
 from inosgd import ledger
 from inosgd.cli import app
 from inosgd.cli.report import report_at_end
-from inosgd.errors import CheckpointError, InosgdError, LedgerError
+from inosgd.errors import CheckpointError, InosgdError, InvalidArgumentError, LedgerError
 from inosgd.owners import Budget
 from inosgd.progression import Changes, PlanSettings, carry_out, propose
 from inosgd.run_files import NOT_COVERED
@@ -328,6 +329,28 @@ def test_a_released_model_that_is_lost_stays_a_finding(life, tmp_path):
     assert "the model that was released after step 8 is not there" in finding.message
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["run.json", "position.json", "plans/plan-0002.json", "model/model.safetensors", "checkpoints/{}/state.json"],
+)
+def test_a_pipe_in_the_place_of_a_file_is_noticed_and_not_waited_for(life, name, tmp_path):
+    run = copied(life, tmp_path)
+    path = run.path / name.format(run.checkpoints()[0].path.name)
+    path.unlink()
+    os.mkfifo(path)
+    assert judged(run) == "noticed"
+
+
+def test_a_spoiled_model_is_not_handed_out(life, tmp_path):
+    run = copied(life, tmp_path)
+    card = run.path / "model" / "model-card.md"
+    card.write_text(card.read_text().replace("epsilon 1 to", "epsilon 0.1 to"))
+    outcome = CliRunner().invoke(app, ["release", str(run.path)])
+    assert isinstance(outcome.exception, InvalidArgumentError)
+    assert "model/model-card.md is not the file that the ledger knows" in str(outcome.exception)
+    assert run.read_ledger().released == 16  # to be on the safe side, it counts as released
+
+
 @pytest.mark.parametrize("name", ["plans/plan-0001.json", "run.json", "model/model.json", "checkpoints"])
 def test_the_exit_code_says_it(life, name, tmp_path):
     run = copied(life, tmp_path)
@@ -335,6 +358,7 @@ def test_the_exit_code_says_it(life, name, tmp_path):
     path = run.checkpoints()[-1].model_path if name == "checkpoints" else path
     edited(path, path.read_bytes())
     outcome = CliRunner().invoke(app, ["ledger", str(run.path), "--verify", "--json"])
-    assert outcome.exit_code == 1 or isinstance(outcome.exception, InosgdError)
-    if outcome.exit_code == 1 and outcome.exception is None:
-        assert path.name in outcome.stdout
+    assert outcome.exit_code == 1
+    said = outcome.stdout if isinstance(outcome.exception, SystemExit) else str(outcome.exception)
+    assert path.name in said
+    assert "restore" in said

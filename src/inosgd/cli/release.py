@@ -11,7 +11,7 @@ from rich.markup import escape
 from inosgd.checkpoint import Checkpoint
 from inosgd.cli.console import results
 from inosgd.errors import InvalidArgumentError
-from inosgd.models.saved import read_description
+from inosgd.run_files import MODEL
 from inosgd.runs import RunFolder
 from inosgd.studyfile.runs import prepare_again, save_checkpoint
 
@@ -42,8 +42,12 @@ def release_command(
 
 
 def _saved(folder: RunFolder, chosen: Checkpoint) -> Path:
-    """The saved model with its card if it is the one of the checkpoint, else the checkpoint's weights."""
-    saved = folder.path / "model"
-    if (saved / "model.json").exists() and read_description(saved)["privacy"]["steps"] == chosen.step:
-        return saved
-    return chosen.model_path
+    """The saved model with its card if it is the one of the checkpoint, else the checkpoint's weights.
+
+    Raises:
+        InvalidArgumentError: If a file of the saved model is not the one that the ledger knows.
+    """
+    known = [name for name, file in folder.read_ledger().history.files.items() if file.step == chosen.step]
+    for name in known:
+        folder.read_file(name)
+    return folder.path / MODEL if known else chosen.model_path
