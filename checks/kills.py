@@ -11,7 +11,8 @@ An observer writes down the parameters after every step in every process: more t
     nothing twice         every step has one record in the ledger, and all outcomes of it that the observer saw are
                           the same bits: seeing it again tells nothing
     nothing unrecorded    no outcome was seen of a step that the ledger did not have at that moment
-    the ledger verifies   chain, order, dp-accounting, checkpoints' positions
+    the ledger verifies   chain, order, dp-accounting, every file of the run
+    no kill looks wrong   after every kill, each file is what the ledger says, but for keys that were about to be erased
     no keys are left      no checkpoint of a finished training holds the key of a secure stream
 """
 
@@ -39,6 +40,7 @@ from torch import nn
 from inosgd import INO_SGD, Budget, Owners, Plan, SecureSource, SeededSource, Trainer, TrainingState, make_plan
 from inosgd.gradients import supervised
 from inosgd.records import read_chain
+from inosgd.run_files import compare
 from inosgd.runs import RunFolder, begin, resume, train_durably, verify_run
 
 STEPS, EVERY, LONGEST = 60, 7, 0.5
@@ -116,6 +118,11 @@ def run_once(folder: Path, plan: Plan, secure: bool, seed: int, chance: random.R
             tally.kills += 1
             tally.where[place(path)] += 1
             tally.torn += tear(path, observed, chance)
+            tally.failures += [
+                f"training {sum(tally.trainings.values()) + 1}: after a kill, {finding.message}"
+                for finding in compare(path, STEPS).findings
+                if "keys that should be erased by now" not in finding.message
+            ]
     tally.trainings["secure" if secure else "seeded"] += 1
     tally.replayed += examine(folder, run, tally, f"training {sum(tally.trainings.values())}, {lives} lives")
 

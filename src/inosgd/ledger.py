@@ -281,6 +281,8 @@ _TAKE: dict[str, Callable[[History, Mapping[str, Any]], None]] = {
     "data": History._take_data,
 }
 
+_OF_STEPS = ("terms", "step")
+
 
 class Ledger:
     """What has been released so far, and whether one more step may be.
@@ -347,16 +349,11 @@ class Ledger:
         """
         chain = read_chain(_existing(path))
         replay(chain)  # a ledger that cannot be believed is not touched
-        if kept is not None:
-            check_kept(kept, chain)
+        if kept is not None and check_kept(kept, chain).records < last_mark(chain).records:
+            _keep(kept, last_mark(chain))
         records, chain = RecordFile.open(path)
         ledger = cls.__new__(cls)
         ledger._begin(records, replay(chain), horizon, _messages(chain), kept)
-        try:
-            ledger._keep_position()
-        except BaseException:
-            ledger.close()
-            raise
         return ledger
 
     @classmethod
@@ -603,12 +600,8 @@ class Ledger:
         self._history.take(body)
         if body["kind"] in ("change", "rollback"):
             self._next, self._allowed = self.steps, 0
-        if body["kind"] not in ("terms", "step"):
-            self._keep_position()
-
-    def _keep_position(self) -> None:
-        if self._kept is not None:
-            write_private(self._kept, json.dumps(self.position._asdict()).encode())
+        if self._kept is not None and body["kind"] not in _OF_STEPS:
+            _keep(self._kept, self.position)
 
 
 @dataclass(frozen=True)
@@ -709,7 +702,7 @@ def replay(chain: Chain) -> History:
 
 def check_kept(path: Path, chain: Chain) -> Position:
     """The position that was kept at ``path``; `LedgerError` if the chain does not have it."""
-    here = chain.position
+    here = last_mark(chain)
     try:
         fields = json.loads(read_regular(path))
         position = Position(int(fields["records"]), str(fields["hash"]))
@@ -723,6 +716,16 @@ def check_kept(path: Path, chain: Chain) -> Position:
         ) from None
     check_position(position, chain, f"{path.name} was written")
     return position
+
+
+def last_mark(chain: Chain) -> Position:
+    """The position after the last record that is not of a step: what should be kept."""
+    number = max(number for number, body in enumerate(chain.bodies, 1) if body["kind"] not in _OF_STEPS)
+    return Position(number, chain.hashes[number - 1])
+
+
+def _keep(path: Path, position: Position) -> None:
+    write_private(path, json.dumps(position._asdict()).encode())
 
 
 def widened(phase: Phase, owners: int) -> Phase:

@@ -20,7 +20,7 @@ from pathlib import Path
 from inosgd.checkpoint import FILES, Checkpoint, holds_keys, read_checkpoint
 from inosgd.errors import CheckpointError, InosgdError, InvalidArgumentError, LedgerError
 from inosgd.files import place, read_regular, sha256, stage, staged
-from inosgd.ledger import Finding, History, KnownCheckpoint, Ledger, check_kept, replay
+from inosgd.ledger import Finding, History, KnownCheckpoint, Ledger, check_kept, last_mark, replay
 from inosgd.records import Chain, Position, check_position, read_chain
 
 DESCRIPTION, KEY, LEDGER, POSITION, METRICS = "run.json", "data.key", "ledger.jsonl", "position.json", "metrics.jsonl"
@@ -119,7 +119,7 @@ Seen = Iterator[Finding | str]
 
 
 def _position(folder: Path, chain: Chain) -> Seen:
-    last = max(number for number, body in enumerate(chain.bodies, 1) if body["kind"] not in ("terms", "step"))
+    last = last_mark(chain).records
     try:
         kept = check_kept(folder / POSITION, chain)
     except LedgerError as error:
