@@ -27,7 +27,7 @@ class Batch:
 
 
 shapes = st.one_of(
-    st.builds(BetaTail, st.floats(0.2, 20), st.floats(0.2, 20)),
+    st.builds(BetaTail, *2 * [st.sampled_from([1e-3, 0.2, 0.5, 1.0, 2.5, 20.0, 1e3])]),
     st.lists(st.floats(0, 1), min_size=1, max_size=6).map(lambda levels: StepTail(tuple(sorted(levels, reverse=True)))),
     st.floats(0.2, 5).map(lambda power: FunctionTail(lambda c: (1 - c) ** power, points=64)),
 )

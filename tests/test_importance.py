@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
+from itertools import accumulate
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.special import betainc
 
 from inosgd.errors import InvalidArgumentError
-from inosgd.importance import BetaTail, FunctionTail, Importance, StepTail, Tail, importance_weights
+from inosgd.importance import (
+    WEIGHT_ERROR,
+    BetaTail,
+    FunctionTail,
+    Importance,
+    StepTail,
+    Tail,
+    importance_weights,
+)
+
+PARAMETERS = [(1.0, 1.0), (2.0, 1.0), (1.0, 5.0), (0.5, 0.5), (0.3, 10.0), (1e-3, 1e3), (1e3, 1e-3)]
 
 
-@given(st.floats(0.3, 10), st.floats(0.3, 10), st.floats(0, 1))
-def test_the_beta_tail_is_its_integral(a, b, end):
+@pytest.mark.parametrize(("a", "b"), PARAMETERS[:5])
+def test_the_beta_tail_is_its_integral(a, b):
     """f(c) = I_{1-c}(a, b) over the last `end` of the tail is the integral of I_u(a, b) for u from 0 to `end`."""
-    integral, _ = quad(lambda u: betainc(a, b, u), 0, end, epsabs=1e-13)
-    assert BetaTail(a, b).kept(np.array([end]))[0] == pytest.approx(integral, abs=1e-10)
+    for end in (0.01, 0.5, 0.9, 1.0):
+        integral, _ = quad(lambda u: betainc(a, b, u), 0, end, epsabs=1e-13, limit=200)
+        assert Tail(BetaTail(a, b), 1.0).kept(np.array([end]))[0] == pytest.approx(integral, abs=1e-10)
 
 
 def test_weights_follow_the_definition_of_the_batch_importance_function():
@@ -61,18 +76,74 @@ def test_step_tail_levels():
 
 
 def test_a_function_tail_agrees_with_the_closed_form():
-    line = FunctionTail(lambda c: 1 - c)
     ends = np.linspace(0, 1, 97)
-    np.testing.assert_allclose(line.kept(ends), BetaTail(1, 1).kept(ends), atol=1e-7)
+    line, closed = (Tail(shape, 1.0).kept(ends) for shape in (FunctionTail(lambda c: 1 - c, points=7), BetaTail(1, 1)))
+    np.testing.assert_allclose(line, closed, atol=1e-12)
 
 
-@given(st.floats(0.1, 8))
-def test_a_function_tail_is_convex_between_its_points(power):
-    kept = FunctionTail(lambda c: 1 - c**power, points=7).kept(np.linspace(0, 1, 701))
-    slopes = np.diff(kept) * 700
-    assert (np.diff(slopes) >= -1e-9).all()
-    assert slopes.min() >= -1e-12
-    assert slopes.max() <= 1 + 1e-12
+SHAPES = [
+    *(BetaTail(a, b) for a, b in PARAMETERS),
+    StepTail(),
+    StepTail((1.0, 0.7, 1 / 3)),
+    StepTail((0.3,)),
+    FunctionTail(lambda c: (1 - c) ** 0.3, points=7),
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=repr)
+def test_tables_are_whole_numbers_that_never_fall(shape):
+    cells = shape.cells
+    values = np.column_stack([cells.first, cells.last]).ravel()
+    assert values.dtype == cells.sums.dtype == np.int64
+    assert (np.diff(values) >= 0).all()
+    assert values[0] >= 0
+    assert values[-1] <= 2**40
+    assert cells.sums.tolist() == [0, *accumulate((cells.first + cells.last).tolist())]
+
+
+def exact_kept(cells, position: int) -> Fraction:
+    """H of a whole position, in rational arithmetic."""
+    cell = min(position // cells.width, len(cells.first) - 1)
+    within = min(position, cells.end) - cell * cells.width
+    first, last = int(cells.first[cell]), int(cells.last[cell])
+    rise = Fraction((last - first) * within, 2 * cells.width)
+    kept = Fraction(int(cells.sums[cell]) * cells.width, 2) + within * (first + rise)
+    return kept / 2**40 + max(position - cells.end, 0)
+
+
+def exact_weights(tail: Tail, thresholds, ranking) -> list[Fraction]:
+    """Weights in rational arithmetic, from lengths that are whole numbers of positions."""
+    cells, weights, after = tail.shape.cells, [Fraction(0)] * len(thresholds), 0
+    for example in ranking[::-1].tolist():
+        length = max(math.ceil(thresholds[example] / tail.length * float(cells.end)), 1)
+        assert abs(length - Fraction(thresholds[example]) / Fraction(tail.length) * cells.end) <= 1 + length * 2**-51
+        weights[example] = (exact_kept(cells, after + length) - exact_kept(cells, after)) / length
+        after += length
+    return weights
+
+
+@given(
+    shape=st.sampled_from(SHAPES),
+    seed=st.integers(0, 2**32 - 1),
+    spread=st.sampled_from([0, 1, 6, 12]),
+    share=st.floats(-6, 6),
+)
+@settings(max_examples=150)
+def test_weights_are_the_exact_ones_within_the_error_that_is_stated(shape, seed, spread, share):
+    """From tails of a millionth of the batch to a million times the batch, thresholds up to 1e12 apart."""
+    rng = np.random.default_rng(seed)
+    thresholds = 10.0 ** rng.uniform(0, spread, 30)
+    tail, ranking = Tail(shape, thresholds.sum() * 10.0**share), rng.permutation(30)
+    weights = importance_weights(tail, thresholds, ranking)
+    for found, exact in zip(weights.tolist(), exact_weights(tail, thresholds, ranking), strict=True):
+        assert abs(Fraction(found) - exact) <= Fraction(WEIGHT_ERROR) * exact
+
+
+def test_a_threshold_far_longer_than_the_tail_keeps_all_but_a_share_of_the_tail():
+    weights = importance_weights(Tail(BetaTail(), 1e-12), np.array([1.0, 1e-20, 1e20]), np.array([0, 1, 2]))
+    assert weights.tolist() == [1.0, 1.0, 1.0]
+    weights = importance_weights(Tail(BetaTail(), 1.0), np.array([1e9, 2.0]), np.array([0, 1]))
+    assert weights.tolist() == [1.0, 0.75]
 
 
 @pytest.mark.parametrize(
@@ -83,6 +154,7 @@ def test_a_function_tail_is_convex_between_its_points(power):
         (lambda: StepTail(()), "at least one level"),
         (lambda: FunctionTail(lambda c: c), "must never increase"),
         (lambda: FunctionTail(lambda c: float("nan")), r"function\[0\]=nan"),
+        (lambda: FunctionTail(lambda c: 1.0, points=2**20 + 1).cells, "cells=1048577"),
         (lambda: BetaTail(0.0, 1.0), "a=0.0"),
         (lambda: Tail(BetaTail(), float("inf")), "length=inf"),
         (lambda: Importance(share=None), "give one of them"),

@@ -86,7 +86,9 @@ def ordered_sum(
     """The weighted sum of clipped vectors, sum_k rho_k g_k: everything of a release but its noise.
 
     Guarantee:
-        Adding one vector with threshold C to the batch moves the sum by at most C (1 + 1e-6).
+        Adding one vector with threshold C to a batch of n vectors whose thresholds add up to T moves the sum by at
+        most C, if (n + 20) T <= 4e10 C: the roundings of weights, factors and sum, fewer than n + 20 of each term in
+        either batch, then fit into the margin of 1e-5 that clipping leaves.
     """
     _validate.same_length(vectors=vectors, candidates=candidates, thresholds=thresholds)
     weights = importance_weights(tail, thresholds, order.ranking(candidates, source))
