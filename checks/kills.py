@@ -44,7 +44,11 @@ from inosgd.run_files import compare
 from inosgd.runs import RunFolder, begin, resume, train_durably, verify_run
 
 STEPS, EVERY, LONGEST = 60, 7, 0.5
-BUDGETS = {"clinic": Budget(1.0, 1e-5), "hospital": Budget(3.0, 1e-5), "registry": Budget(8.0, 1e-5)}
+BUDGETS = {
+    "clinic": Budget(epsilon=1.0, delta=1e-5),
+    "hospital": Budget(epsilon=3.0, delta=1e-5),
+    "registry": Budget(epsilon=8.0, delta=1e-5),
+}
 
 
 def problem() -> tuple[Owners, tuple[torch.Tensor, torch.Tensor]]:

@@ -80,7 +80,7 @@ class Case:
         names = ["a"] * 20 + ["b"] * 40
         if self.only == "even":  # every example belongs to process 0 or 2
             names = ["b" if index % 2 else "a" for index in range(COUNT)]
-        owners = Owners.from_labels(names, {name: Budget(self.epsilon, 1e-5) for name in "ab"})
+        owners = Owners.from_labels(names, {name: Budget(epsilon=self.epsilon, delta=1e-5) for name in "ab"})
         terms = Terms.for_owners(owners.table, np.array(self.rates), np.array([0.2, 0.5]), self.noise)
         spent = np.full(2, self.epsilon if self.noise else 0.0)
         plan = Plan(owners.table, (Phase(STEPS, terms),), "by hand", "rdp", spent)

@@ -90,7 +90,7 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=repr)
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: type(shape).__name__)
 def test_tables_are_whole_numbers_that_never_fall(shape):
     cells = shape.cells
     values = np.column_stack([cells.first, cells.last]).ravel()

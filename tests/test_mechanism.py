@@ -11,7 +11,9 @@ from inosgd import BetaTail, Budget, Owners, SeededSource, Tail, Terms, ino_sgm
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.mechanism import BoundedSum, combine, release
 
-OWNERS = Owners.from_labels(["a"] * 3 + ["b"] * 2, {"a": Budget(1.0, 1e-5), "b": Budget(5.0, 1e-5)})
+OWNERS = Owners.from_labels(
+    ["a"] * 3 + ["b"] * 2, {"a": Budget(epsilon=1.0, delta=1e-5), "b": Budget(epsilon=5.0, delta=1e-5)}
+)
 VECTORS = torch.tensor([[3.0, 4.0], [0.0, 0.3], [1.0, 0.0], [-2.0, 0.0], [0.0, 8.0]], dtype=torch.float64)
 SCORES = np.array([5.0, 4.0, 3.0, 2.0, 1.0])
 

@@ -10,7 +10,7 @@ import pytest
 from inosgd import Budget, Owners, OwnerTable
 from inosgd.errors import InvalidArgumentError, UnknownOwnerError
 
-BUDGETS = {"a": Budget(1.0, 1e-5), "b": Budget(5.0, 1e-6)}
+BUDGETS = {"a": Budget(epsilon=1.0, delta=1e-5), "b": Budget(epsilon=5.0, delta=1e-6)}
 
 
 def test_rows_follow_the_order_of_budgets():
@@ -18,7 +18,7 @@ def test_rows_follow_the_order_of_budgets():
     assert owners.table.names == ("a", "b")
     assert owners.table.sizes.tolist() == [1, 3]
     assert owners.of([0, 1]).tolist() == [1, 0]
-    assert owners.table.budget(1) == Budget(5.0, 1e-6)
+    assert owners.table.budget(1) == Budget(epsilon=5.0, delta=1e-6)
     assert len(owners) == 4
 
 
@@ -29,7 +29,9 @@ def test_an_owner_may_have_no_example():
 
 
 def test_labels_may_be_numbers_or_arrays():
-    owners = Owners.from_labels(np.array([3, 7, 3]), {3: Budget(1, 1e-5), 7: Budget(2, 1e-5)})
+    owners = Owners.from_labels(
+        np.array([3, 7, 3]), {3: Budget(epsilon=1, delta=1e-5), 7: Budget(epsilon=2, delta=1e-5)}
+    )
     assert owners.table.names == ("3", "7")
     assert owners.assignment.tolist() == [0, 1, 0]
 
@@ -61,15 +63,35 @@ def test_arrays_cannot_be_changed_behind_the_tables_back():
         table.epsilons[0] = 100.0
 
 
+def test_budgets_are_given_by_name_so_that_epsilon_and_delta_cannot_be_exchanged():
+    with pytest.raises(TypeError, match="positional"):
+        Budget(1e-5, 0.5)
+
+
+def test_a_delta_is_too_large_from_one_over_the_number_of_examples():
+    def found(delta):
+        return OwnerTable(("a", "b"), [1.0, 2.0], [1e-9, delta], [60, 40]).too_large_delta()
+
+    assert found(0.0099) is None
+    for delta in (0.01, 0.5):
+        value, fix = found(delta)
+        assert value == delta
+        assert "'b': with 100 examples" in fix
+
+
 @pytest.mark.parametrize(
     ("build", "error", "words"),
     [
-        (lambda: Budget(0.0, 1e-5), InvalidArgumentError, "epsilon=0.0: give a number greater than 0"),
-        (lambda: Budget(math.nan, 1e-5), InvalidArgumentError, "epsilon=nan"),
-        (lambda: Budget(-1.0, 1e-5), InvalidArgumentError, "epsilon=-1.0"),
-        (lambda: Budget(1.0, 0.0), InvalidArgumentError, "delta=0.0: give a number strictly between 0 and 1"),
-        (lambda: Budget(1.0, 1.0), InvalidArgumentError, "delta=1.0"),
-        (lambda: Budget(1.0, math.nan), InvalidArgumentError, "delta=nan"),
+        (lambda: Budget(epsilon=0.0, delta=1e-5), InvalidArgumentError, "epsilon=0.0: give a number greater than 0"),
+        (lambda: Budget(epsilon=math.nan, delta=1e-5), InvalidArgumentError, "epsilon=nan"),
+        (lambda: Budget(epsilon=-1.0, delta=1e-5), InvalidArgumentError, "epsilon=-1.0"),
+        (
+            lambda: Budget(epsilon=1.0, delta=0.0),
+            InvalidArgumentError,
+            "delta=0.0: give a number strictly between 0 and 1",
+        ),
+        (lambda: Budget(epsilon=1.0, delta=1.0), InvalidArgumentError, "delta=1.0"),
+        (lambda: Budget(epsilon=1.0, delta=math.nan), InvalidArgumentError, "delta=nan"),
         (lambda: OwnerTable(("a",), [1.0, 2.0], [1e-5], [1]), InvalidArgumentError, r"len\(epsilons\)=2"),
         (lambda: OwnerTable(("a", "a"), [1.0, 2.0], [1e-5] * 2, [1, 1]), InvalidArgumentError, "'a': appears twice"),
         (lambda: OwnerTable(("a",), [1.0], [1e-5], [-1]), InvalidArgumentError, r"size\[0\]=-1"),
@@ -119,7 +141,7 @@ def test_rows_that_are_no_owners_are_refused(rows, words):
 
 
 def test_epsilons_with_a_common_delta():
-    owners = Owners.from_labels(["a", "b"], {"a": 0.5, "b": Budget(2.0, 1e-6)}, delta=1e-5)
+    owners = Owners.from_labels(["a", "b"], {"a": 0.5, "b": Budget(epsilon=2.0, delta=1e-6)}, delta=1e-5)
     assert owners.table.epsilons.tolist() == [0.5, 2.0]
     assert owners.table.deltas.tolist() == [1e-5, 1e-6]
     with pytest.raises(InvalidArgumentError, match=r"owner 'a' has epsilon=0.5 alone"):

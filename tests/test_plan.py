@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from inosgd import OwnerTable, Phase, Plan, Terms
 from inosgd.errors import InvalidArgumentError
+from inosgd.plan import Fairness, Preferences
 
 TABLE = OwnerTable(("a", "b"), [1.0, 8.0], [1e-5, 1e-5], [100, 300])
 
@@ -55,6 +56,18 @@ def test_a_plan_equals_itself_after_json(rates, thresholds, noise):
     again = Plan.from_json(made.to_json())
     assert again == made
     assert json.loads(made.to_json())["format"] == 1
+
+
+@given(st.floats(0, math.inf), st.floats(1, math.inf), st.none() | st.floats(0, 10), st.booleans())
+def test_what_a_plan_was_asked_for_survives_json(exponent, ratio, margin, large):
+    made = plan(preferences=Preferences(Fairness(exponent, ratio), margin, large))
+    assert Plan.from_json(made.to_json()) == made
+
+
+def test_a_plan_of_an_earlier_version_has_no_preferences():
+    fields = json.loads(plan().to_json())
+    del fields["preferences"]
+    assert Plan.from_json(json.dumps(fields)) == plan()
 
 
 def test_different_plans_differ():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import shutil
 import tempfile
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inosgd import Budget, Phase, SeededSource
+from inosgd import Budget, Fairness, Phase, SeededSource
 from inosgd.accounting import epsilons_spent, reference_epsilon
+from inosgd.accounting.profile import gaussian_profile
 from inosgd.errors import (
     BudgetExceededError,
     InvalidArgumentError,
@@ -22,6 +24,7 @@ from inosgd.errors import (
     UnknownOwnerError,
 )
 from inosgd.ledger import History, Ledger, widened
+from inosgd.plan import Preferences
 from inosgd.progression import Changes, PlanSettings, carry_out, propose
 from inosgd.runs import RunFolder, resume, train_durably, verify_run
 from tests import tiny
@@ -48,7 +51,7 @@ def change(run: RunFolder, changes: Changes, plan_settings: PlanSettings = FAST)
 
 
 def budgets(**epsilons: float) -> Changes:
-    return Changes(budgets={name: Budget(epsilon, 1e-5) for name, epsilon in epsilons.items()})
+    return Changes(budgets={name: Budget(epsilon=epsilon, delta=1e-5) for name, epsilon in epsilons.items()})
 
 
 def fresh_spending(run: RunFolder) -> tuple[np.ndarray, np.ndarray]:
@@ -87,6 +90,39 @@ def test_a_raised_budget_is_used_by_the_remaining_steps_with_the_past_counted(tm
         ]
         assert reference_epsilon(exposures, 1e-5, "pld", discretization=1e-3) <= allowed[owner] * (1 + 1e-3)
     assert verify_run(run).good
+
+
+def test_replanning_keeps_the_limit_on_the_profile_unless_it_is_lifted_by_name(tmp_path):
+    """The strict owner's epsilon at a thousandth of its delta, all phases composed, against the limit asked for."""
+    run = tiny.new_run(tmp_path, tiny.first_plan(profile_margin=0.05))
+    train(run, 3, SeededSource(1))
+    limit = 1.05 * gaussian_profile(1.0, 1e-5).epsilon_at_thousandth
+
+    def at_thousandth(plan_settings: PlanSettings) -> float:
+        plan = propose(run, budgets(liberal=12.0), plan_settings).plan
+        return float(epsilons_spent(plan.phases, np.full(2, 1e-8), "pld")[0])
+
+    assert at_thousandth(FAST) <= limit
+    assert at_thousandth(dataclasses.replace(FAST, profile_margin=math.inf)) > limit  # what forgetting it did
+
+
+def test_replanning_keeps_the_knobs_of_fairness_and_says_so_in_the_new_plan(tmp_path):
+    asked = {"fairness": Fairness(max_ratio=1.0), "allow_large_deltas": True}
+    run = tiny.new_run(tmp_path, tiny.first_plan(variant="fair", **asked))
+    train(run, 3, SeededSource(1))
+    plan = change(run, budgets(liberal=12.0)).plan
+    assert plan.preferences == run.plan().preferences == Preferences(**asked)
+    products = plan.at(3).sampling_rates * plan.at(3).clipping_thresholds
+    assert products[1] == pytest.approx(products[0], rel=1e-6)
+    other = propose(run, budgets(liberal=12.0), dataclasses.replace(FAST, fairness=Fairness())).plan
+    assert other.preferences.fairness == Fairness()
+
+
+def test_a_delta_that_is_too_large_for_the_owners_that_join_is_refused(run):
+    joining = Changes(budgets={"late": Budget(epsilon=1.0, delta=0.05)}, sizes={"late": 20})
+    with pytest.raises(InvalidArgumentError, match="allow_large_deltas"):
+        propose(run, joining, FAST)
+    assert propose(run, joining, dataclasses.replace(FAST, allow_large_deltas=True)).plan is not None
 
 
 def test_forgetting_the_past_would_overspend(run):
@@ -191,7 +227,7 @@ def test_a_withdrawn_owner_is_never_sampled_again_and_stays_on_record(run):
     assert run.read_ledger().table.names == ("strict", "liberal")
     with pytest.raises(InvalidArgumentError, match="or has withdrawn; give their number in sizes"):
         propose(run, budgets(strict=2.0), FAST)
-    back = Changes(budgets={"strict": Budget(2.0, 1e-5)}, sizes={"strict": 10})
+    back = Changes(budgets={"strict": Budget(epsilon=2.0, delta=1e-5)}, sizes={"strict": 10})
     again = change(run, back, dataclasses.replace(FAST, steps=20))
     assert again.plan.at(12).sampling_rates[0] > 0
     train(run)
@@ -201,7 +237,7 @@ def test_a_withdrawn_owner_is_never_sampled_again_and_stays_on_record(run):
 
 
 def test_owners_join_with_nothing_spent(run):
-    proposal = change(run, Changes(budgets={"late": Budget(2.0, 1e-6)}, sizes={"late": 20}))
+    proposal = change(run, Changes(budgets={"late": Budget(epsilon=2.0, delta=1e-6)}, sizes={"late": 20}))
     assert proposal.table.names == ("strict", "liberal", "late")
     assert proposal.spent[2] == 0
     assert proposal.plan.at(0).sampling_rates[2] == 0
@@ -286,7 +322,7 @@ def test_senseless_changes_are_refused(run):
     with pytest.raises(UnknownOwnerError, match="cannot withdraw"):
         propose(run, Changes(withdrawn=("nobody",)))
     with pytest.raises(InvalidArgumentError, match="withdraw and have a budget at once"):
-        propose(run, Changes(budgets={"strict": Budget(1.0, 1e-5)}, withdrawn=("strict",)))
+        propose(run, Changes(budgets={"strict": Budget(epsilon=1.0, delta=1e-5)}, withdrawn=("strict",)))
     with pytest.raises(InvalidArgumentError, match=r"budgets\['late'\]: the owner has no examples"):
         propose(run, budgets(late=1.0))
     with pytest.raises(UnknownOwnerError, match="has a size and no budget"):
@@ -325,9 +361,12 @@ def asked(run: RunFolder, kind: str, details: list) -> Changes:
     if kind == "withdraw":
         return Changes(withdrawn=(details[0],))
     if kind == "budget":
-        return Changes(budgets={details[0]: Budget(*details[1:])}, sizes={details[0]: tiny.SIZES[details[0]]})
+        return Changes(
+            budgets={details[0]: Budget(epsilon=details[1], delta=details[2])},
+            sizes={details[0]: tiny.SIZES[details[0]]},
+        )
     name = f"owner {len(run.read_ledger().table)}"
-    return Changes(budgets={name: Budget(details[0], 1e-5)}, sizes={name: 10})
+    return Changes(budgets={name: Budget(epsilon=details[0], delta=1e-5)}, sizes={name: 10})
 
 
 def still_stands(ledger: Ledger, released: tuple[Phase, ...]) -> bool:

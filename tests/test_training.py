@@ -56,7 +56,7 @@ def model(seed: int = 0) -> nn.Module:
 
 
 def owners(epsilons=(1.0, 8.0)) -> Owners:
-    budgets = {name: Budget(epsilon, 1e-5) for name, epsilon in zip("ab", epsilons, strict=True)}
+    budgets = {name: Budget(epsilon=epsilon, delta=1e-5) for name, epsilon in zip("ab", epsilons, strict=True)}
     return Owners.from_labels(["a"] * 15 + ["b"] * 25, budgets)
 
 

@@ -10,7 +10,7 @@ from inosgd import INO_SGD, Budget, Owners, OwnerTable, Plan, Trainer, make_plan
 from inosgd.runs import RunFolder
 
 STEPS = 12
-BUDGETS = {"strict": Budget(1.0, 1e-5), "liberal": Budget(8.0, 1e-5)}
+BUDGETS = {"strict": Budget(epsilon=1.0, delta=1e-5), "liberal": Budget(epsilon=8.0, delta=1e-5)}
 SIZES = {"strict": 15, "liberal": 25}
 LOSSES = supervised(F.cross_entropy)
 
@@ -25,7 +25,7 @@ def first_owners() -> Owners:
     return Owners.from_labels([name for name, size in SIZES.items() for _ in range(size)], BUDGETS)
 
 
-def first_plan(steps: int = STEPS, variant: str = "sample", accountant: str = "pld") -> Plan:
+def first_plan(steps: int = STEPS, variant: str = "sample", accountant: str = "pld", **asked) -> Plan:
     return make_plan(
         first_owners().table,
         steps=steps,
@@ -34,6 +34,7 @@ def first_plan(steps: int = STEPS, variant: str = "sample", accountant: str = "p
         clipping_threshold=0.5,
         accountant=accountant,
         verify=False,
+        **asked,
     )
 
 

@@ -30,9 +30,9 @@ from inosgd._arrays import ArrayValue, FloatArray, IntArray, RowArray, frozen_fl
 from inosgd.errors import InvalidArgumentError, UnknownOwnerError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The privacy loss (epsilon, delta) that an owner allows for each of its examples.
+    """The privacy loss (epsilon, delta) that an owner allows for each of its examples; both are given by name.
 
     Neighbouring data sets differ by the presence of one example. An infinite epsilon asks for no protection.
     """
@@ -80,7 +80,7 @@ class OwnerTable(ArrayValue):
 
     def budget(self, index: int) -> Budget:
         """The budget of the owner in row ``index``."""
-        return Budget(float(self.epsilons[index]), float(self.deltas[index]))
+        return Budget(epsilon=float(self.epsilons[index]), delta=float(self.deltas[index]))
 
     @cached_property
     def privacy_ranks(self) -> IntArray:
@@ -89,6 +89,20 @@ class OwnerTable(ArrayValue):
         ranks = np.empty(len(self), dtype=np.int64)
         ranks[order] = np.arange(len(self))
         return ranks
+
+    def too_large_delta(self) -> tuple[float, str] | None:
+        """The largest delta and what to give instead, if it is not below one over the number of examples.
+
+        Such a delta allows publishing one example, picked at random, whole: it bounds nothing.
+        """
+        examples, row = int(self.sizes.sum()), int(np.argmax(self.deltas))
+        if self.deltas[row] * examples < 1:
+            return None
+        fix = (
+            f"owner {self.names[row]!r}: with {examples} examples this allows publishing one of them whole; give less "
+            f"than 1 / examples, such as {0.1 / examples:.0e}"
+        )
+        return float(self.deltas[row]), fix
 
     def to_json(self) -> dict[str, Any]:
         """Columns as plain lists."""
@@ -218,7 +232,7 @@ def _as_budget(name: object, given: Budget | float, delta: float | None) -> Budg
         raise InvalidArgumentError(
             f"budgets: owner {name!r} has epsilon={given} alone; give Budgets, or a common delta"
         )
-    return Budget(float(given), delta)
+    return Budget(epsilon=float(given), delta=delta)
 
 
 def _refuse_duplicates(names: tuple[str, ...]) -> None:

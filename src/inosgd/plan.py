@@ -8,6 +8,7 @@ Plans hold no data and are JSON.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -107,6 +108,60 @@ class Phase:
         return cls(int(fields["steps"]), Terms(**fields["terms"]))
 
 
+@dataclass(frozen=True)
+class Fairness:
+    """The knobs of the variants that trade one owner's signal for another's.
+
+    Attributes:
+        exponent: For ``fair``: 0 gives the most total signal, infinity equal signals.
+        max_ratio: For ``fair``: no owner's signal per record may exceed this many times the strictest one's.
+            1 is the balance of DP-SGD, infinity sets no cap. What an owner is capped at stays unspent and its own.
+        mix: For ``both``: 0 is SCALE, 1 is SAMPLE.
+    """
+
+    exponent: float = 4.0
+    max_ratio: float = 2.0
+    mix: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not self.exponent >= 0:
+            raise _validate.fail("exponent", self.exponent, "give a number of at least 0, or math.inf")
+        if not self.max_ratio >= 1:
+            raise _validate.fail("max_ratio", self.max_ratio, "give a number of at least 1, or math.inf")
+        _validate.closed_unit(mix=self.mix)
+
+
+@dataclass(frozen=True)
+class Preferences:
+    """What a plan was asked for beyond budgets and sizes. Plans carry it, so that replanning asks for it again.
+
+    Attributes:
+        fairness: The knobs of ``fair`` and ``both``.
+        profile_margin: How far the privacy profile may lie above a Gaussian's with the same budget; None does not
+            limit it. See `inosgd.make_plan`.
+        allow_large_deltas: Whether deltas of one over the number of examples, or more, are meant.
+    """
+
+    fairness: Fairness = Fairness()
+    profile_margin: float | None = None
+    allow_large_deltas: bool = False
+
+    def __post_init__(self) -> None:
+        if self.profile_margin is not None:
+            _validate.non_negative(profile_margin=self.profile_margin)
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields; infinite knobs as text, which JSON numbers cannot hold."""
+        knobs = {name: value if math.isfinite(value) else "inf" for name, value in vars(self.fairness).items()}
+        return {**vars(self), "fairness": knobs}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        knobs = {name: float(value) for name, value in fields["fairness"].items()}
+        return cls(**{**fields, "fairness": Fairness(**knobs)})
+
+
 @dataclass(frozen=True, eq=False)
 class Plan(ArrayValue):
     """Phases for a table of owners, and what they make every owner spend.
@@ -121,6 +176,7 @@ class Plan(ArrayValue):
     variant: str
     accountant: str
     spent: FloatArray
+    preferences: Preferences = Preferences()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "spent", frozen_floats(self.spent))
@@ -166,6 +222,7 @@ class Plan(ArrayValue):
             "owners": self.table.to_json(),
             "phases": [phase.to_json() for phase in self.phases],
             "spent": self.spent.tolist(),
+            "preferences": self.preferences.to_json(),
         }
         return json.dumps(fields, allow_nan=False)
 
@@ -190,4 +247,5 @@ class Plan(ArrayValue):
             raise _validate.fail("format", fields.get("format"), f"this version reads plans of format {PLAN_FORMAT}")
         phases = tuple(Phase.from_json(phase) for phase in fields["phases"])
         table = OwnerTable.from_json(fields["owners"])
-        return cls(table, phases, str(fields["variant"]), str(fields["accountant"]), fields["spent"])
+        preferences = Preferences.from_json(fields["preferences"]) if "preferences" in fields else Preferences()
+        return cls(table, phases, str(fields["variant"]), str(fields["accountant"]), fields["spent"], preferences)

@@ -24,8 +24,9 @@ the data. Where they are, use the Rényi accountant: its sums remain bounds if l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -37,8 +38,8 @@ from inosgd.errors import CheckpointError, InfeasibleError, InvalidArgumentError
 from inosgd.files import sha256
 from inosgd.ledger import Ledger, widened
 from inosgd.owners import Budget, OwnerTable
-from inosgd.plan import Phase, Plan
-from inosgd.planning import Fairness, make_plan
+from inosgd.plan import Fairness, Phase, Plan, Preferences
+from inosgd.planning import make_plan
 from inosgd.records import Position
 from inosgd.run_files import put
 from inosgd.runs import RunFolder
@@ -73,7 +74,8 @@ class PlanSettings:
         expected_batch_size: The mean of the batch size.
         clipping_threshold: The mean threshold over all records.
         fairness: The knobs of ``fair`` and ``both``.
-        profile_margin: As in `inosgd.make_plan`.
+        profile_margin: As in `inosgd.make_plan`; ``math.inf`` lifts a limit that the current plan has.
+        allow_large_deltas: As in `inosgd.make_plan`.
         verify: Whether dp-accounting checks the plan too.
     """
 
@@ -83,7 +85,19 @@ class PlanSettings:
     clipping_threshold: float | None = None
     fairness: Fairness | None = None
     profile_margin: float | None = None
+    allow_large_deltas: bool | None = None
     verify: bool = True
+
+    def preferences(self, current: Plan) -> Preferences:
+        """What the current plan was asked for, except where these settings say otherwise."""
+        asked, margin, allow_large = current.preferences, self.profile_margin, self.allow_large_deltas
+        if margin is None:
+            margin = asked.profile_margin
+        return Preferences(
+            asked.fairness if self.fairness is None else self.fairness,
+            None if margin == math.inf else margin,
+            asked.allow_large_deltas if allow_large is None else allow_large,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,7 +293,7 @@ def _plan_from(past: _Past, step: int, current: Plan, settings: PlanSettings) ->
         raise _validate.fail("steps", steps, f"{step} steps stand; ask for as many or more, all counted")
     phases, spent = past.phases(step), past.spent(step)
     if steps == step:
-        return Plan(past.table, phases, current.variant, current.accountant, spent), ()
+        return replace(current, table=past.table, phases=phases, spent=spent), ()
     shares = np.where(past.table.sizes > 0, spent / past.table.epsilons, 0.0)
     rests = shares > 1 - LEAST_LEFT
     while True:
@@ -300,7 +314,7 @@ def _planned(
     settings: PlanSettings,
     resting: tuple[str, ...],
 ) -> Plan:
-    last = current.phases[-1].terms
+    last, preferences = current.phases[-1].terms, settings.preferences(current)
     taking_part = sum(size for name, _, size in table if name not in resting)
     threshold = settings.clipping_threshold or _mean_threshold(current)
     return make_plan(
@@ -310,8 +324,9 @@ def _planned(
         expected_batch_size=min(settings.expected_batch_size or last.expected_batch_size, max(taking_part, 1)),
         clipping_threshold=threshold,
         accountant=current.accountant,
-        fairness=settings.fairness,
-        profile_margin=settings.profile_margin,
+        fairness=preferences.fairness,
+        profile_margin=preferences.profile_margin,
+        allow_large_deltas=preferences.allow_large_deltas,
         verify=settings.verify,
         past=past,
         resting=resting,

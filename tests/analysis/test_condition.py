@@ -51,7 +51,7 @@ def trainer_for(
     examples: Examples, labels: np.ndarray, rates=(1.0, 1.0), thresholds=(1.0, 1.0), losses=inner_products, steps=3
 ) -> Trainer:
     """Owners without privacy demands, and no noise, so that a step is what the formulas say."""
-    budgets = {NAMES[row]: Budget(math.inf, 1e-5) for row in range(len(rates))}
+    budgets = {NAMES[row]: Budget(epsilon=math.inf, delta=1e-5) for row in range(len(rates))}
     owners = Owners.from_labels([NAMES[row] for row in labels], budgets)
     terms = Terms.for_owners(owners.table, np.array(rates), np.array(thresholds), 0.0)
     plan = Plan(owners.table, (Phase(steps, terms),), "given", "rdp", np.full(len(rates), math.inf))

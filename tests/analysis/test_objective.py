@@ -196,7 +196,7 @@ def distances(model: nn.Module, points: torch.Tensor) -> torch.Tensor:
 
 def problem(method: Method, rates: tuple[float, float], steps: int) -> Trainer:
     """Two owners without privacy demands; thresholds that clip nothing, and hardly any noise."""
-    budget = Budget(float("inf"), 1e-5)
+    budget = Budget(epsilon=float("inf"), delta=1e-5)
     owners = Owners.from_labels(["a"] * 50 + ["b"] * 30, {"a": budget, "b": budget})
     terms = Terms.for_owners(owners.table, np.array(rates), np.full(2, 1e3), 1e-3)
     plan = Plan(owners.table, (Phase(steps, terms),), "given", "rdp", [np.inf, np.inf])

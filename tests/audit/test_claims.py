@@ -56,7 +56,7 @@ def test_one_subject_per_owner():
 
 def test_many_owners_are_told_by_groups_under_the_weakest_claim_among_them():
     count = MOST_OWNERS + 8
-    budgets = {f"o{row}": Budget(1.0 + row, 1e-5) for row in range(count)}
+    budgets = {f"o{row}": Budget(epsilon=1.0 + row, delta=1e-5) for row in range(count)}
     owners = Owners.from_labels(list(budgets), budgets)
     rates = np.linspace(0.1, 0.3, count)
     terms = Terms.for_owners(owners.table, rates, np.ones(count), 2.0)

@@ -11,7 +11,7 @@ from inosgd.models import perceptron
 from inosgd.plan import Plan
 from inosgd.studies.study import Settings, Study, StudyData, split_by_class
 
-BUDGETS = {"strict": Budget(2.0, 1e-5), "liberal": Budget(8.0, 1e-5)}
+BUDGETS = {"strict": Budget(epsilon=2.0, delta=1e-5), "liberal": Budget(epsilon=8.0, delta=1e-5)}
 
 
 def split(seed: int) -> StudyData:

@@ -38,7 +38,9 @@ engines = pytest.mark.parametrize("engine", ENGINES.values(), ids=ENGINES)
 
 
 def owners() -> Owners:
-    return Owners.from_labels(["a"] * 15 + ["b"] * 25, {"a": Budget(1e9, 1e-5), "b": Budget(1e9, 1e-5)})
+    return Owners.from_labels(
+        ["a"] * 15 + ["b"] * 25, {"a": Budget(epsilon=1e9, delta=1e-5), "b": Budget(epsilon=1e9, delta=1e-5)}
+    )
 
 
 def plan(steps: int = 5) -> Plan:

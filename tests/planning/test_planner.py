@@ -306,6 +306,12 @@ def test_an_infinite_budget_cannot_be_planned_for():
     assert refusal.value.owner == "owner 1"
 
 
+def test_a_delta_that_allows_publishing_an_example_has_to_be_asked_for_by_name():
+    with pytest.raises(InvalidArgumentError, match=r"delta=0.5: owner 'owner 0'.* or allow_large_deltas=True"):
+        make_plan(table([1e-5], delta=0.5), **ASK)
+    assert make_plan(table([1.0], delta=0.5), allow_large_deltas=True, **ASK).preferences.allow_large_deltas
+
+
 def test_a_bad_margin_is_refused_by_name():
     with pytest.raises(InvalidArgumentError, match="profile_margin=-1"):
         make_plan(table([1.0]), profile_margin=-1, **ASK)

@@ -11,7 +11,7 @@ from inosgd.studyfile.data import joined_data
 from inosgd.studyfile.fingerprints import fingerprint, refuse_changes
 from tests.studyfile.writers import IMAGE_STUDY, write_images
 
-JOINING = {"newcomer": Budget(5.0, 1e-5)}
+JOINING = {"newcomer": Budget(epsilon=5.0, delta=1e-5)}
 
 
 def write_list(folder, pictures, owner: str | None = None) -> None:

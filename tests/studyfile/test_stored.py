@@ -107,7 +107,7 @@ def test_owners_join_and_withdraw(both, tmp_path):
         new = tmp_path / f"new-{place.name}"
         shutil.copytree(place, new) if place.is_dir() else shutil.copy(place, new)
         data = load_data(study)
-        joining = {name: Budget(3.0, 1e-5) for name in data.owners.table.names}
+        joining = {name: Budget(epsilon=3.0, delta=1e-5) for name in data.owners.table.names}
         whole = _together(data, joined_data(study, data, new, joining))
         table = whole.owners.table
         without = type(table)(table.names, table.epsilons, table.deltas, [table.sizes[0], 0, table.sizes[2]])

@@ -72,17 +72,14 @@ def compare_variants(planned: Callable[[str], Plan]) -> dict[str, Any]:
 def budget_curves(table: OwnerTable, steps: int, accountant: str) -> dict[str, Any]:
     """Rates at threshold 1 for several noise scales, and thresholds at noise scale 4 for several rates (Fig. C.1)."""
     alone = OwnerTable(table.names, table.epsilons, table.deltas, np.full(len(table), 10**6))
+    common: dict[str, Any] = {"steps": steps, "accountant": accountant, "allow_large_deltas": True}
     rates, thresholds = {}, {}
     for noise in CURVE_NOISE_SCALES:
-        plan = make_plan(
-            alone, steps=steps, variant="sample", clipping_threshold=1.0, noise_scale=noise, accountant=accountant
-        )
+        plan = make_plan(alone, variant="sample", clipping_threshold=1.0, noise_scale=noise, **common)
         rates[f"{noise:g}"] = plan.at(0).sampling_rates.tolist()
     for rate in CURVE_RATES:
         batch = rate * int(alone.sizes.sum())
-        plan = make_plan(
-            alone, steps=steps, variant="scale", expected_batch_size=batch, noise_scale=4.0, accountant=accountant
-        )
+        plan = make_plan(alone, variant="scale", expected_batch_size=batch, noise_scale=4.0, **common)
         thresholds[f"{rate:g}"] = plan.at(0).clipping_thresholds.tolist()
     return {
         "steps": steps,

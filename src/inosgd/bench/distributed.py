@@ -228,7 +228,7 @@ def _training(name: str, peers: Peers) -> tuple[Trainer, TrainingState]:
     return trainer, TrainingState.start(trainer, model, optimizer, peers.source(0))
 
 
-_ANY = Budget(1e9, 1e-5)
+_ANY = Budget(epsilon=1e9, delta=1e-5)
 
 
 def _seconds_of_order(examples: int) -> float:

@@ -32,6 +32,9 @@ def budgets_command(
     data: Annotated[Path | None, typer.Option(help="The data of the owners who join, like the study's own.")] = None,
     delta: Annotated[float | None, typer.Option(help="Delta of owners who join; by default the study's.")] = None,
     steps: Annotated[int | None, typer.Option(help="All steps from now on, those taken included.")] = None,
+    allow_large_deltas: Annotated[
+        bool, typer.Option("--allow-large-deltas", help="Plan for deltas of 1 / examples and more.")
+    ] = False,
     allow_factory: Annotated[
         str | None, typer.Option(help="The package.module:factory that the study names; it is not imported here.")
     ] = None,
@@ -49,7 +52,7 @@ def budgets_command(
     ledger = folder.read_ledger()
     changes, joining = _changes(study, ledger, changed or [], added or [], withdraw or [], data, delta)
     with messages().status("planning"):
-        proposal = propose(folder, changes, _settings(study, steps))
+        proposal = propose(folder, changes, _settings(study, steps, allow_large_deltas))
     if as_json:
         typer.echo(json.dumps(_report(proposal, done=yes)))
     else:
@@ -81,7 +84,8 @@ def _changes(
     if not (changed or added or withdraw):
         raise InvalidArgumentError("set: nothing is asked for; give --set OWNER=EPSILON, --add or --withdraw")
     known = {name: budget for name, budget, _ in ledger.wanted}
-    budgets = {name: Budget(epsilon, known[name].delta) for name, epsilon in _pairs("set", changed, known).items()}
+    asked = _pairs("set", changed, known)
+    budgets = {name: Budget(epsilon=epsilon, delta=known[name].delta) for name, epsilon in asked.items()}
     for name in withdraw:
         _check_known("withdraw", name, known)
     joining = _joining(study, known, added, delta)
@@ -100,7 +104,9 @@ def _joining(study: StudyFile, known: dict[str, Budget], added: list[str], delta
             raise InvalidArgumentError(f"add={name!r}: it is an owner of this run already; change it with --set")
         if given is None:
             raise InvalidArgumentError(f"add={name!r}: the study has no common delta; give one with --delta")
-    return {name: Budget(epsilon, given or 0.0) for name, epsilon in (_pair("add", text) for text in added)}
+    return {
+        name: Budget(epsilon=epsilon, delta=given or 0.0) for name, epsilon in (_pair("add", text) for text in added)
+    }
 
 
 def _brought(study: StudyFile, data: Path, joining: dict[str, Budget]) -> dict[str, int]:
@@ -136,13 +142,14 @@ def _check_known(option: str, name: str, known: dict[str, Budget]) -> None:
         raise InvalidArgumentError(f"{option}={name!r}: there is no such owner; {closest(name, list(known))}")
 
 
-def _settings(study: StudyFile, steps: int | None) -> PlanSettings:
-    """What the current plan does not say: the knobs of fairness and the margin of profiles."""
+def _settings(study: StudyFile, steps: int | None, allow_large_deltas: bool) -> PlanSettings:
+    """What is asked for anew, and what plans of earlier versions do not say: fairness and the margin of profiles."""
     training, knobs = study.schema.training, study.schema.training.fairness
     return PlanSettings(
         steps=steps,
         fairness=Fairness(knobs.exponent, knobs.max_ratio, knobs.mix),
         profile_margin=training.profile_margin,
+        allow_large_deltas=allow_large_deltas or None,
     )
 
 

@@ -43,6 +43,9 @@ def plan_command(
     ] = Fairness().max_ratio,
     mix: Annotated[float, typer.Option(help="Mix of both: 0 scale, 1 sample.")] = 0.5,
     profile_margin: Annotated[float | None, typer.Option(help="Keep profiles this close to a Gaussian's.")] = None,
+    allow_large_deltas: Annotated[
+        bool, typer.Option("--allow-large-deltas", help="Plan for deltas of 1 / records and more.")
+    ] = False,
     compare: Annotated[bool, typer.Option("--compare", help="All variants side by side.")] = False,
     curve: Annotated[bool, typer.Option("--curve", help="Rate and threshold against budget.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="The risks behind each epsilon.")] = False,
@@ -72,6 +75,7 @@ def plan_command(
                 accountant=accountant,
                 fairness=knobs,
                 profile_margin=profile_margin,
+                allow_large_deltas=allow_large_deltas,
             )
 
     if compare:

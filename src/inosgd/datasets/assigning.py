@@ -130,7 +130,7 @@ def _owners(assignment: Assignment, groups: IntArray, seed: int) -> Owners:
             _draw_budgets(assignment.spread, epsilons[groups], _generator(seed, 3)), assignment.delta
         )
     rows = _overlap(groups, assignment.overlap, len(assignment.groups), _generator(seed, 4))
-    budgets = {group.name: Budget(group.epsilon, assignment.delta) for group in assignment.groups}
+    budgets = {group.name: Budget(epsilon=group.epsilon, delta=assignment.delta) for group in assignment.groups}
     return Owners.from_labels(np.array(list(budgets))[rows], budgets)
 
 

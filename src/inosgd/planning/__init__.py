@@ -1,7 +1,7 @@
 """Planning: from budgets to a plan."""
 
+from inosgd.plan import Fairness
 from inosgd.planning.planner import make_plan
-from inosgd.planning.request import Fairness
 from inosgd.planning.signals import signal_ratio, signals, widest_angle
 from inosgd.planning.variants import VARIANTS
 from inosgd.planning.verification import reference_spent, verify_plan

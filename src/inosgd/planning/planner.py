@@ -12,9 +12,9 @@ from inosgd._arrays import FloatArray, IntArray
 from inosgd.accounting import Exposures, epsilons_spent
 from inosgd.errors import InfeasibleError, InvalidArgumentError
 from inosgd.owners import OwnerTable
-from inosgd.plan import Phase, Plan, Terms
+from inosgd.plan import Fairness, Phase, Plan, Preferences, Terms
 from inosgd.planning.classes import BudgetClasses
-from inosgd.planning.request import Fairness, Request, Target
+from inosgd.planning.request import Request, Target
 from inosgd.planning.solving import Solution
 from inosgd.planning.variants import VARIANTS
 from inosgd.planning.verification import reference_excess, verify_plan
@@ -34,6 +34,7 @@ def make_plan(
     accountant: str = "pld",
     fairness: Fairness | None = None,
     profile_margin: float | None = None,
+    allow_large_deltas: bool = False,
     verify: bool = True,
     past: Sequence[Phase] | None = None,
     resting: Collection[str] = (),
@@ -55,6 +56,8 @@ def make_plan(
         fairness: The knobs of ``fair`` and ``both``.
         profile_margin: Keep epsilon at delta / 10, / 100 and / 1000 within (1 + margin) of what a plain Gaussian
             mechanism with the same budget has there; None limits epsilon at delta alone.
+        allow_large_deltas: Whether a delta may be one over the number of examples or more. Such a delta allows
+            publishing an example whole, and is refused as a mistake unless this is True.
         verify: Whether dp-accounting checks the plan too.
         past: Phases that the owners of ``table`` have been through already. They open the plan, and what they cost
             counts: ``steps`` more are planned with what is left. Owners without examples are then not sampled.
@@ -68,8 +71,8 @@ def make_plan(
     _validate.whole(1, steps=steps)
     if variant not in VARIANTS:
         raise InvalidArgumentError(f"variant={variant!r}: choose one of {', '.join(VARIANTS)}")
-    if profile_margin is not None:
-        _validate.non_negative(profile_margin=profile_margin)
+    preferences = Preferences(fairness or Fairness(), profile_margin, allow_large_deltas)
+    _check_deltas(table, allow_large_deltas)
     target = Target(expected_batch_size, clipping_threshold, noise_scale)
     target.check_for(variant)
     rows = _taking_part(table, past, resting)
@@ -77,16 +80,23 @@ def make_plan(
     target.check_against(part)
     phases = tuple(past or ())
     classes = BudgetClasses.of(part, profile_margin, _exposures(phases, rows), accountant)
-    request = Request(classes, steps, target, accountant, fairness or Fairness(), phases, rows)
+    request = Request(classes, steps, target, accountant, preferences, phases, rows)
     plan = _planned(table, request, variant)
     return _verified(plan, table, request) if verify else plan
+
+
+def _check_deltas(table: OwnerTable, allow_large: bool) -> None:
+    large = table.too_large_delta()
+    if large is not None and not allow_large:
+        raise _validate.fail("delta", large[0], f"{large[1]}, or allow_large_deltas=True if this is meant")
 
 
 def _planned(table: OwnerTable, request: Request, variant: str) -> Plan:
     solution = VARIANTS[variant](request)
     terms = _terms(_part(table, request.rows), request, solution)
     phases = (*request.past, Phase(request.steps, _for_all(table, request, terms)))
-    return Plan(table, phases, variant, request.accountant, _spent(table, phases, request, solution))
+    spent = _spent(table, phases, request, solution)
+    return Plan(table, phases, variant, request.accountant, spent, request.preferences)
 
 
 def _verified(plan: Plan, table: OwnerTable, request: Request) -> Plan:

@@ -10,31 +10,8 @@ from inosgd import _validate
 from inosgd._arrays import FloatArray, IntArray
 from inosgd.errors import InfeasibleError, InvalidArgumentError
 from inosgd.owners import OwnerTable
-from inosgd.plan import Phase
+from inosgd.plan import Fairness, Phase, Preferences
 from inosgd.planning.classes import BudgetClasses
-
-
-@dataclass(frozen=True)
-class Fairness:
-    """The knobs of the variants that trade one owner's signal for another's.
-
-    Attributes:
-        exponent: For ``fair``: 0 gives the most total signal, infinity equal signals.
-        max_ratio: For ``fair``: no owner's signal per record may exceed this many times the strictest one's.
-            1 is the balance of DP-SGD, infinity sets no cap. What an owner is capped at stays unspent and its own.
-        mix: For ``both``: 0 is SCALE, 1 is SAMPLE.
-    """
-
-    exponent: float = 4.0
-    max_ratio: float = 2.0
-    mix: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not self.exponent >= 0:
-            raise _validate.fail("exponent", self.exponent, "give a number of at least 0, or math.inf")
-        if not self.max_ratio >= 1:
-            raise _validate.fail("max_ratio", self.max_ratio, "give a number of at least 1, or math.inf")
-        _validate.closed_unit(mix=self.mix)
 
 
 @dataclass(frozen=True)
@@ -85,9 +62,14 @@ class Request:
     steps: int
     target: Target
     accountant: str
-    fairness: Fairness
+    preferences: Preferences
     past: tuple[Phase, ...]
     rows: IntArray
+
+    @property
+    def fairness(self) -> Fairness:
+        """The knobs of ``fair`` and ``both``."""
+        return self.preferences.fairness
 
     @property
     def batch(self) -> float:

@@ -11,16 +11,14 @@ from inosgd.datasets.tables import Table, Texts, column_names, read_table
 from inosgd.owners import Budget
 from inosgd.studyfile.labels import Names
 from inosgd.studyfile.reading import StudyFile
+from inosgd.studyfile.schema import OwnerBudget
 
 
 def study_budgets(study: StudyFile) -> dict[str, Budget] | None:
     """The budget of each owner; None if every row of the data brings its own."""
     section = study.schema.budgets
     if section.owners is not None:
-        return {
-            name.strip(): Budget(budget.epsilon, section.delta if budget.delta is None else budget.delta)  # type: ignore[arg-type]
-            for name, budget in section.owners.items()
-        }
+        return {name.strip(): _budget(budget, section.delta) for name, budget in section.owners.items()}
     if section.file is None:
         return None
     return read_budgets(study.locate(section.file), section.delta)
@@ -42,7 +40,7 @@ def read_budgets(path: Path, default_delta: float | None) -> dict[str, Budget]:
         deltas = np.full(len(table), default_delta)
     _refuse_repeated(table, names)
     rows = zip(names, epsilons.tolist(), deltas.tolist(), strict=True)
-    return {name: Budget(epsilon, delta) for name, epsilon, delta in rows}
+    return {name: Budget(epsilon=epsilon, delta=delta) for name, epsilon, delta in rows}
 
 
 def budgets_by_epsilon(epsilons: FloatArray, delta: float) -> tuple[Names, dict[str, Budget]]:
@@ -53,7 +51,7 @@ def budgets_by_epsilon(epsilons: FloatArray, delta: float) -> tuple[Names, dict[
     values, of_row = np.unique(epsilons, return_inverse=True)
     names = tuple(_name(value) for value in values.tolist())
     return Names(of_row, names), {
-        name: Budget(value, delta) for name, value in zip(names, values.tolist(), strict=True)
+        name: Budget(epsilon=value, delta=delta) for name, value in zip(names, values.tolist(), strict=True)
     }
 
 
@@ -64,6 +62,11 @@ def row_epsilons(table: Table, column: str) -> FloatArray:
 
 def _name(epsilon: float) -> str:
     return f"rows at epsilon {epsilon:g}" if float(f"{epsilon:g}") == epsilon else f"rows at epsilon {epsilon!r}"
+
+
+def _budget(given: OwnerBudget, default_delta: float | None) -> Budget:
+    """The budget that an owner names; `inosgd.studyfile.checks` has made sure of a delta."""
+    return Budget(epsilon=given.epsilon, delta=(default_delta if given.delta is None else given.delta) or 0.0)
 
 
 def _delta_column(path: Path, default_delta: float | None) -> dict[str, str]:

@@ -346,16 +346,10 @@ def _probe(trainer: Trainer, model: nn.Module) -> None:
 
 
 def _check_delta(study: StudyFile, table: OwnerTable) -> None:
-    """A delta of one over the number of examples, or more, allows publishing one of them: refuse it."""
-    examples = int(table.sizes.sum())
-    worst = int(np.argmax(table.deltas))
-    if not table.deltas[worst] < 1 / examples:
-        raise study.error(
-            "budgets.delta",
-            float(table.deltas[worst]),
-            f"owner {table.names[worst]!r}: with {examples} examples this allows publishing one of them whole; give "
-            f"less than 1 / examples, such as {0.1 / examples:.0e}",
-        )
+    """The planner's rule, with the key of the study."""
+    large = table.too_large_delta()
+    if large is not None:
+        raise study.error("budgets.delta", *large)
 
 
 def _keep(run: RunFolder, evaluation: Evaluation | None) -> None:
@@ -375,7 +369,12 @@ def _joined(run: RunFolder) -> list[dict[str, Any]]:
     """What owners brought who have joined by the ledger."""
     names = set(run.read_ledger().table.names)
     return [
-        {**entry, "budgets": {name: Budget(*budget) for name, budget in entry["budgets"].items()}}
+        {
+            **entry,
+            "budgets": {
+                name: Budget(epsilon=epsilon, delta=delta) for name, (epsilon, delta) in entry["budgets"].items()
+            },
+        }
         for entry in _joined_entries(run)
         if set(entry["budgets"]) <= names
     ]
