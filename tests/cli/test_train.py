@@ -14,6 +14,7 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from inosgd.accounting.reference import reference_epsilon
+from inosgd.cli.ledger import _differences
 from inosgd.runs import RunFolder
 from inosgd.studyfile import create_run, finish, prepare, read_study
 from inosgd.studyfile.runs import begin_training
@@ -164,6 +165,13 @@ def test_the_run_folder_holds_no_example_and_is_private(inosgd, tmp_path):
     assert set(lines[0]) == {"step", "overall", "worst", "worst_half", "imbalance", "loss", "owners", "classes"}
 
 
+def test_what_dp_accounting_finds_above_what_is_shown_as_spent_is_explained_there():
+    owners = {"a": {"spent": 1.11, "reference": 1.128}, "b": {"spent": 2.0, "reference": 1.9}, "c": {"spent": 1.0}}
+    (note,) = _differences(owners)
+    assert "up to 0.018 more than is shown as spent" in note
+    assert not _differences({"b": owners["b"], "c": owners["c"]})
+
+
 def test_ledger_shows_and_verifies(inosgd, tmp_path):
     train(inosgd, tmp_path)
     shown = json.loads(inosgd("ledger", "run", "--json").out)
@@ -171,7 +179,7 @@ def test_ledger_shows_and_verifies(inosgd, tmp_path):
     assert all(owner["remaining"] >= 0 for owner in shown["owners"].values())
     verified = inosgd("ledger", "run", "--verify")
     assert verified.code == 0
-    assert "dp-accounting agrees" in verified.out
+    assert "dp-accounting finds all owners within budget" in verified.out
     path = tmp_path / "run/ledger.jsonl"
     lines = path.read_text().splitlines(keepends=True)
     path.write_text("".join(lines[:5] + lines[6:]))

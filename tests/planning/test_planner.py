@@ -260,11 +260,25 @@ def test_many_distinct_budgets_lose_little_to_rounding():
         assert slack.max() <= LARGEST_SLACK
 
 
-def test_owners_without_examples_are_planned_for():
-    plan = make_plan(
-        table([0.5, 5.0], sizes=[0, 100]), steps=10, variant="fair", expected_batch_size=10, clipping_threshold=1
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_owners_without_examples_spend_nothing_and_cost_the_others_nothing(variant):
+    ask = {"steps": 10, "variant": variant, "expected_batch_size": 10, "clipping_threshold": 1}
+    plan, alone = (
+        make_plan(owners, **ask) for owners in (table([0.5, 5.0], sizes=[0, 100]), table([5.0], sizes=[100]))
     )
-    assert plan.at(0).expected_batch_size == pytest.approx(10, rel=1e-3)
+    assert plan.at(0).sampling_rates.tolist() == [0.0, *alone.at(0).sampling_rates]
+    assert plan.at(0).noise_scale == alone.at(0).noise_scale
+    assert plan.spent.tolist() == [0.0, *alone.spent]
+    with pytest.raises(InfeasibleError, match="none is left that has examples"):
+        make_plan(table([0.5], sizes=[0]), **ask)
+
+
+def test_owners_without_examples_spend_nothing_among_many_distinct_budgets():
+    sizes = np.where(np.arange(400) % 7 == 0, 0, 100)
+    owners = table(np.random.default_rng(0).uniform(1.0, 5.0, 400), sizes=sizes)
+    ask = {"steps": 50, "variant": "scale", "expected_batch_size": 600, "clipping_threshold": 1.0}
+    plan = make_plan(owners, accountant="rdp", verify=False, **ask)
+    assert ((plan.spent == 0) == (sizes == 0)).all()
 
 
 ASK = {"steps": 10, "variant": "sample", "expected_batch_size": 10.0, "clipping_threshold": 1.0}

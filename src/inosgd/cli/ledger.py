@@ -39,7 +39,7 @@ def ledger_command(
             described["owners"][name]["reference"] = epsilon
     described["verified"] = report.good
     described["findings"] = [{"record": each.record, "message": each.message} for each in report.findings]
-    described["notes"] = list(report.notes)
+    described["notes"] = [*report.notes, *_differences(described.get("owners", {}))]
     _show(described, as_json)
     if not report.good:
         raise typer.Exit(1)
@@ -65,6 +65,17 @@ def _described(ledger: Ledger) -> dict[str, Any]:
     }
 
 
+def _differences(owners: dict[str, dict[str, Any]]) -> list[str]:
+    """Why dp-accounting may show more than is shown as spent, where it does."""
+    above = max((owner["reference"] - owner["spent"] for owner in owners.values() if "reference" in owner), default=0.0)
+    if not above > 0:
+        return []
+    return [
+        f"dp-accounting finds up to {rounded_up(above, 2)} more than is shown as spent: both are upper bounds, its "
+        "grid and orders are coarser, and the smaller bound holds"
+    ]
+
+
 def _show(described: dict[str, Any], as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps(described))
@@ -84,7 +95,10 @@ def _show(described: dict[str, Any], as_json: bool) -> None:
     if "verified" not in described:
         return
     if described["verified"]:
-        shown.print("\n[bold green]verified[/]: no record or file edited, lost or moved; dp-accounting agrees.")
+        shown.print(
+            "\n[bold green]verified[/]: no record or file edited, lost or moved; dp-accounting finds all owners within "
+            "budget."
+        )
     for finding in described["findings"]:
         where = "" if finding["record"] is None else f"record {finding['record']}: "
         shown.print(f"\n[bold red]wrong:[/] {where}{escape(finding['message'])}")

@@ -60,8 +60,8 @@ def make_plan(
             publishing an example whole, and is refused as a mistake unless this is True.
         verify: Whether dp-accounting checks the plan too.
         past: Phases that the owners of ``table`` have been through already. They open the plan, and what they cost
-            counts: ``steps`` more are planned with what is left. Owners without examples are then not sampled.
-        resting: With a past, owners that are not sampled any more.
+            counts: ``steps`` more are planned with what is left.
+        resting: Owners that are not sampled any more. Owners without examples never are, and spend nothing.
 
     Guarantee:
         The plan's ``spent``, of all its phases together, is an upper bound by ``accountant`` and does not exceed any
@@ -75,7 +75,7 @@ def make_plan(
     _check_deltas(table, allow_large_deltas)
     target = Target(expected_batch_size, clipping_threshold, noise_scale)
     target.check_for(variant)
-    rows = _taking_part(table, past, resting)
+    rows = _taking_part(table, resting)
     part = _part(table, rows)
     target.check_against(part)
     phases = tuple(past or ())
@@ -113,7 +113,9 @@ def _verified(plan: Plan, table: OwnerTable, request: Request) -> Plan:
 def _spent(table: OwnerTable, phases: tuple[Phase, ...], request: Request, solution: Solution) -> FloatArray:
     """What the phases cost each owner: computed afresh, or with many classes what each was certified for."""
     if request.classes.many and not request.past:
-        return solution.spent[request.classes.of_owner]
+        spent = np.zeros(len(table))
+        spent[request.rows] = solution.spent[request.classes.of_owner]
+        return spent
     return epsilons_spent(phases, table.deltas, request.accountant)
 
 
@@ -128,14 +130,14 @@ def _terms(table: OwnerTable, request: Request, solution: Solution) -> Terms:
     return Terms.for_owners(table, solution.rates[request.classes.of_owner], thresholds, noise_scale)
 
 
-def _taking_part(table: OwnerTable, past: Sequence[Phase] | None, resting: Collection[str]) -> IntArray:
-    """The rows of the owners that will be sampled: all, or with a past those with examples that do not rest."""
-    if past is None:
-        return np.arange(len(table))
+def _taking_part(table: OwnerTable, resting: Collection[str]) -> IntArray:
+    """The rows of the owners that will be sampled: those with examples that do not rest."""
     rests = np.array([name in resting for name in table.names])
     rows = np.flatnonzero((table.sizes > 0) & ~rests)
     if not len(rows):
-        raise InfeasibleError("owners: none is left that has examples and anything to spend; raise a budget")
+        raise InfeasibleError(
+            "owners: none is left that has examples and anything to spend; give examples, or raise a budget"
+        )
     return rows
 
 

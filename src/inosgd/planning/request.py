@@ -42,8 +42,6 @@ class Target:
             name = table.names[int(np.argmax(table.epsilons))]
             raise InfeasibleError(f"owner {name!r}: epsilon=inf; plans need a finite budget, so give one", name)
         records = int(table.sizes.sum())
-        if records == 0:
-            raise InfeasibleError("sizes: no owner has an example; give at least one")
         if self.expected_batch_size is not None and not self.expected_batch_size <= records:
             raise InfeasibleError(
                 f"expected_batch_size={self.expected_batch_size:g}: the owners have {records} examples in all, and a "
