@@ -18,7 +18,9 @@ Every approximation errs to the private side:
    outside, and tilted back. An error of total mass B under the tilted law is at most B exp(K(λ) - λ ε) in δ(ε),
    where K is the log moment generating function of the composed loss. B covers the window and the FFT; the
    product is added to δ. It shrinks with δ, so deltas below the rounding error of an FFT remain meaningful.
+   Where nearly all mass is one atom, it is kept out of the FFT, whose error then shrinks with the rest.
 4. δ is kept at the points of the grid and is linear in exp(ε) between them; the true profile is convex in exp(ε).
+5. No δ exceeds the total-variation distance of all steps (`inosgd.accounting.total_variation`).
 
 >>> profile = compose([SampledGaussian(sampling_rate=0.01, noise_multiplier=1.0, steps=1000)])
 >>> round(profile.epsilon(1e-5), 3)
@@ -40,6 +42,7 @@ from scipy.special import ndtr, ndtri
 
 from inosgd import _validate
 from inosgd._arrays import FloatArray, IntArray
+from inosgd.accounting.total_variation import composed_distance, shift_distance
 from inosgd.errors import InvalidArgumentError
 
 RESOLUTION = 0.03
@@ -54,6 +57,7 @@ _CELL_WIDTH = 0.01  # in standard deviations of the noise, divided by the larges
 _MOST_CELLS = 2**14
 _MOST_STEP_POINTS = 2**16
 _MOST_WINDOW_POINTS = 2**21
+_RARE = 0.75  # from this mass of one atom on, composition treats the rest apart from it
 _VANISHING = 1e-30  # spectra below this are taken to be 0
 _LEAST_SPACING = 1e-10  # keeps indices exact as floating-point numbers
 _SMALLEST_ATOM = 1e-100  # smaller atoms are taken to lose everything; subnormal numbers are slow
@@ -117,6 +121,11 @@ class GaussianMixture:
         """The probability about which nothing is assumed; what rounding leaves of a sum to 1 is none."""
         missing = 1 - math.fsum(self.probabilities)
         return missing if missing > 4 * _UNIT else 0.0
+
+    def distance(self) -> float:
+        """The total-variation distance of one step is at most this: each shift's own, by its probability."""
+        each = shift_distance(np.array(self.shifts), np.full(len(self.shifts), self.noise_multiplier))
+        return math.fsum([*(each * np.array(self.probabilities)).tolist(), self.missing()])
 
     def reveals_nothing(self) -> bool:
         """Whether both hypotheses look the same."""
@@ -216,7 +225,10 @@ def compose(
     for side in ("remove", "add"):
         losses = [_on_grid(cut, side, spacing, mixture.steps) for cut, mixture in zip(cells, merged, strict=True)]
         curves.append(_composed_curve(losses, spacing))
-    return _upper_envelope(curves, spacing)
+    profile = _upper_envelope(curves, spacing)
+    distances = [np.array(mixture.distance()) for mixture in merged]
+    furthest = composed_distance(distances, [mixture.steps for mixture in merged])
+    return replace(profile, deltas=np.minimum(profile.deltas, furthest))
 
 
 def _like(argument: float | FloatArray, values: FloatArray) -> float | FloatArray:
@@ -474,25 +486,81 @@ def _convolve(losses: Sequence[_GridLoss]) -> _TiltedLaw:
     low, high = _window(losses, tilt)
     longest = max(int(loss.indices[-1] - loss.indices[0]) for loss in losses) + 1
     size = next_fast_len(max(high - low + 1, longest), real=True)
-    spectrum, error = _spectrum(losses, tilt, size)
-    start = sum(loss.steps * int(loss.indices[0]) for loss in losses)
-    masses = np.roll(irfft(spectrum, size), -((low - start) % size))[: high - low + 1]
+    laws = [_tilted(loss, tilt) for loss in losses]
+    steps = [loss.steps for loss in losses]
+    if min(float(law.max()) for law in laws) >= _RARE:
+        start, circular, error = _rare_powers(laws, steps, size)
+    else:
+        start, circular, error = 0, *_powers(laws, steps, size)
+    start += sum(loss.steps * int(loss.indices[0]) for loss in losses)
+    masses = np.roll(circular, -((low - start) % size))[: high - low + 1]
     return _TiltedLaw(low, np.maximum(masses, 0.0), tilt, _log_moment(losses, tilt)[0], error + 2 * _WINDOW_MASS)
 
 
-def _spectrum(losses: Sequence[_GridLoss], tilt: float, size: int) -> tuple[npt.NDArray[np.complex128], float]:
-    """The product of the transforms' powers, and the l2 norm of its error (half is stored, hence the 2)."""
+def _powers(laws: Sequence[FloatArray], steps: Sequence[int], size: int) -> tuple[FloatArray, float]:
+    """The laws composed ``steps`` times on a circle, and the l2 norm of the spectrum's error.
+
+    Half of the spectrum is stored, hence the 2.
+    """
     unit = 4 * _UNIT * math.log2(2 * size)
-    transforms = [rfft(_tilted(loss, tilt), size) for loss in losses]
+    transforms = [rfft(law, size) for law in laws]
     bounds = [np.abs(transform) + unit for transform in transforms]
-    magnitude = np.exp(sum(loss.steps * np.log(bound) for loss, bound in zip(losses, bounds, strict=True)))
-    relative_error = 1 + sum(loss.steps / bound for loss, bound in zip(losses, bounds, strict=True))
+    magnitude = np.exp(sum(count * np.log(bound) for count, bound in zip(steps, bounds, strict=True)))
+    relative_error = 1 + sum(count / bound for count, bound in zip(steps, bounds, strict=True))
     error = unit * math.sqrt(2 * float(np.sum((relative_error * magnitude) ** 2)))
     matters = magnitude > _VANISHING  # few frequencies do, and powers are slow
     spectrum = matters.astype(np.complex128)
-    for loss, transform in zip(losses, transforms, strict=True):
-        spectrum[matters] *= transform[matters] ** loss.steps
-    return spectrum, error + size * _VANISHING
+    for count, transform in zip(steps, transforms, strict=True):
+        spectrum[matters] *= transform[matters] ** count
+    return irfft(spectrum, size), error + size * _VANISHING
+
+
+def _rare_powers(laws: Sequence[FloatArray], steps: Sequence[int], size: int) -> tuple[int, FloatArray, float]:
+    """`_powers` of laws that have most of their mass c in one atom, which is left out of what is transformed.
+
+    With the atom at 0 and r^ the transform of the rest, the composed law is the atom c^T and the inverse of
+
+        c^T (exp(w) - 1),    w = T log(1 + r^ / c),
+
+    summed over the laws. The rest of mass R gives r^ with an error of ``unit`` R only, and w with one of
+    e = 2 T unit R / (c - R) with the roundings of the logarithm. As c^T |exp(w)| <= 1, the spectrum errs by about e,
+    and not by T ``unit``: what is hardly ever sampled keeps its digits.
+
+    Returns:
+        How far the atom lies from the laws' first entries after all steps, the composed law from the atom on, and the
+        l2 norm of the spectrum's error.
+    """
+    unit = 4 * _UNIT * math.log2(2 * size)
+    shift, exponent, log_atom, error = 0, np.zeros(size // 2 + 1, dtype=np.complex128), 0.0, 0.0
+    for law, count in zip(laws, steps, strict=True):
+        place = int(np.argmax(law))
+        atom, rest = float(law[place]), law.copy()
+        rest[place] = 0.0
+        around = np.zeros(size)
+        around[: len(rest)] = rest
+        exponent += count * _log1p(rfft(np.roll(around, -place)) / atom)
+        error += 2 * unit * count * float(rest.sum()) / (atom - float(rest.sum()))
+        shift, log_atom = shift + count * place, log_atom + count * math.log(atom)
+    spectrum = math.exp(log_atom) * _expm1(exponent)
+    magnitude = np.exp(log_atom + exponent.real) + error
+    circular = irfft(spectrum, size)
+    circular[0] += math.exp(log_atom)
+    return shift, circular, math.sqrt(2 * float(np.sum((unit * np.abs(spectrum) + 1.1 * error * magnitude) ** 2)))
+
+
+def _log1p(x: npt.NDArray[np.complex128]) -> npt.NDArray[np.complex128]:
+    """log(1 + x), accurate relative to x, which numpy's is not for complex numbers."""
+    real, imaginary = x.real, x.imag
+    return np.asarray(
+        0.5 * np.log1p(2 * real + real**2 + imaginary**2) + 1j * np.arctan2(imaginary, 1 + real), dtype=np.complex128
+    )
+
+
+def _expm1(x: npt.NDArray[np.complex128]) -> npt.NDArray[np.complex128]:
+    """exp(x) - 1, accurate relative to x."""
+    cosine_less_1 = -2 * np.sin(x.imag / 2) ** 2
+    grown = np.expm1(x.real)
+    return np.asarray(grown + cosine_less_1 * (1 + grown) + 1j * (1 + grown) * np.sin(x.imag), dtype=np.complex128)
 
 
 def _log_moment(losses: Sequence[_GridLoss], tilt: float) -> tuple[float, float, float]:

@@ -10,6 +10,7 @@ import numpy as np
 from inosgd._arrays import FloatArray, IntArray, distinct_rows
 from inosgd.accounting.privacy_loss import RESOLUTION, SampledGaussian, compose
 from inosgd.accounting.renyi import RENYI_ORDERS, epsilon_from_renyi, renyi_divergences
+from inosgd.accounting.total_variation import composed_distance, shift_distance
 from inosgd.errors import InvalidArgumentError
 from inosgd.plan import Phase
 
@@ -43,8 +44,9 @@ def epsilons(
 ) -> FloatArray:
     """The epsilon of each owner's composed exposures at its delta; an upper bound.
 
-    Owners with equal exposures are computed once. An owner that is sampled without noise has spent infinity. A
-    coarser ``resolution`` of the privacy loss is faster and less tight: 0.02% at twice the default.
+    Owners with equal exposures are computed once. Where delta covers the total-variation distance, epsilon is 0
+    (`inosgd.accounting.total_variation`). Else an owner that is sampled without noise has spent infinity. A coarser
+    ``resolution`` of the privacy loss is faster and less tight: 0.02% at twice the default.
     """
     if accountant not in ACCOUNTANTS:
         raise InvalidArgumentError(f"accountant={accountant!r}: choose one of {', '.join(ACCOUNTANTS)}")
@@ -56,12 +58,20 @@ def epsilons(
     steps = [exposure.steps for exposure in exposures]
     spent = np.full(len(deltas), np.inf)
     bare = ((rows[:, 0::2] > 0) & (rows[:, 1::2] == 0)).any(axis=1)
-    covered = ~bare[owner_rows]
+    by_delta_alone = deltas >= _distances(rows, steps)[owner_rows]
+    spent[by_delta_alone] = 0.0
+    covered = ~bare[owner_rows] & ~by_delta_alone
     if accountant == "pld":
         spent[covered] = _by_privacy_loss(rows, steps, owner_rows[covered], deltas[covered], resolution)
     else:
         spent[covered] = _by_renyi(rows, steps, owner_rows[covered], deltas[covered])
     return spent
+
+
+def _distances(rows: FloatArray, steps: Sequence[int]) -> FloatArray:
+    """The total-variation distance of each row's phases."""
+    single = [q * shift_distance(np.ones_like(z), z) for q, z in zip(rows.T[0::2], rows.T[1::2], strict=True)]
+    return composed_distance(single, steps)
 
 
 def _by_renyi(rows: FloatArray, steps: Sequence[int], owner_rows: IntArray, deltas: FloatArray) -> FloatArray:
