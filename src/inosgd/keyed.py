@@ -21,8 +21,9 @@ import torch
 from torch.utils import _pytree as pytree
 
 from inosgd.examples import ExampleStore
+from inosgd.masks import torch_seeded_by
 from inosgd.randomness import SeededSource
-from inosgd.training import Trainer, torch_seeded_by
+from inosgd.training import Trainer
 
 KEY_BYTES = 32
 ROWS_AT_ONCE = 4096

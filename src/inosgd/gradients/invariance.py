@@ -97,7 +97,7 @@ def padded_size(count: int, unit: int) -> int:
     """
     if unit == 1:
         return 1
-    step = max(unit, 2 ** (count.bit_length() - 1) // 32)
+    step = max(unit, (1 << count.bit_length() - 1) // 32)
     return -(-count // step) * step
 
 

@@ -75,7 +75,7 @@ def _measured_in_one(task: Task, examples: Examples) -> Measured:
 def _in_blocks(task: Task, examples: Examples, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The same as `_per_example`, with so many rows at a time; the last example is repeated to fill the last block."""
     count = count_examples(examples)
-    blocks = torch.arange(-(-count // rows) * rows, device="cpu").clamp_max(count - 1).split(rows)
+    blocks = torch.split(torch.arange(-(-count // rows) * rows, device="cpu").clamp_max(count - 1), rows)
     parts = [_per_example(task.model, task.losses, take(examples, block)) for block in blocks]
     values, gradients = (torch.cat(each)[:count] for each in zip(*parts, strict=True))
     return values, gradients

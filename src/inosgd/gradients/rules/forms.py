@@ -424,7 +424,7 @@ def squares(rows: torch.Tensor, kept: int = 1) -> torch.Tensor:
     kind, flat = torch.finfo(rows.dtype), rows.reshape(*rows.shape[:kept], -1)
     width = flat.shape[kept]
     whole = width - width % _SQUARED_AT_ONCE
-    parts = [flat[..., :whole].unflatten(kept, (-1, _SQUARED_AT_ONCE)), flat[..., whole:].unsqueeze(kept)]
+    parts = [flat[..., :whole].reshape(*flat.shape[:kept], -1, _SQUARED_AT_ONCE), flat[..., whole:].unsqueeze(kept)]
     found = [torch.linalg.vector_norm(part, dim=-1).double().square().sum(kept) for part in parts if part.numel()]
     terms = min(width, _SQUARED_AT_ONCE) + 4
     total = sum_tensors(found) if found else flat.new_zeros(flat.shape[:kept], dtype=torch.float64)
