@@ -82,8 +82,11 @@ def check_structure(task: Task, *, recorded: bool = True) -> Checks:
     Raises:
         InvalidArgumentError: It names the module and what to do about it.
     """
-    known = _checks.setdefault(task.model, WeakKeyDictionary()).setdefault(task.losses, {})
-    state = (recorded, *_state(task.model))
+    of_model = _checks.get(task.model)
+    if of_model is None:
+        of_model = _checks[task.model] = WeakKeyDictionary()
+    known = of_model.setdefault(task.losses, {})
+    state = _state(task, recorded)
     checks = known.get(state)
     if checks is None:
         (check_model if recorded else check_layers)(task.model)
@@ -143,16 +146,13 @@ def _name(path: str, module: nn.Module) -> str:
     return f"module {path or 'model'!r} ({type(module).__name__})"
 
 
-def _state(model: nn.Module) -> State:
+def _state(task: Task, recorded: bool) -> State:
     """Identities of all modules, parameters and buffers, with modes, settings, hooks and what is trainable.
 
     Objects are known by their address, so that the model is not kept alive; hooks by their number, which is unique.
     """
-    state: list[object] = []
-    modules = {model}
-    left = [model]
-    while left:
-        module = left.pop()
+    state: list[object] = [recorded]
+    for module in task.modules:
         own = module.__dict__
         state += id(module), module.__class__, own["training"], id(own.get("forward")), *map(own.get, _SETTINGS)
         for hooks in filter(None, map(own.__getitem__, _HOOKS)):
@@ -161,8 +161,4 @@ def _state(model: nn.Module) -> State:
             state += id(parameter), parameter is not None and parameter.requires_grad
         if own["_buffers"]:
             state += map(id, own["_buffers"].values())
-        for child in own["_modules"].values():
-            if child is not None and child not in modules:
-                modules.add(child)
-                left.append(child)
     return tuple(state)
