@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
+
+from inosgd.gradients import invariance
 
 
 @pytest.fixture
 def values_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """No values are checked: for tests that count passes, or that break what is checked later than it is."""
     monkeypatch.setattr("inosgd.gradients.checks.check_values", lambda *_, **__: True)
+
+
+class _All(dict[int, bool]):
+    """Every size agrees."""
+
+    def __contains__(self, _: object) -> bool:
+        return True
+
+    def __getitem__(self, _: int) -> bool:
+        return True
+
+
+@pytest.fixture(scope="module")
+def sizes_unprobed() -> Iterator[None]:
+    """No sizes of batches are probed: for tests of what is computed, which use a new model every time."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(invariance, "_sizes", lambda *_: invariance.Sizes(8, _All()))
+        yield

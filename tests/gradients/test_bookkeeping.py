@@ -12,6 +12,8 @@ from inosgd.gradients import BookkeepingEngine, trainable_parameters
 from inosgd.gradients.rules import OuterProducts
 from tests.gradients.gradient_oracle import assert_close, assert_engine_exact, by_engine, by_loop, squared_output
 
+pytestmark = pytest.mark.usefixtures("sizes_unprobed")
+
 ENGINE = BookkeepingEngine()
 
 

@@ -17,6 +17,8 @@ from inosgd.gradients.rules.chain import ACTIVATIONS, Chain, ChainGradients
 from inosgd.gradients.rules.chain_kernel import kernel
 from tests.gradients.gradient_oracle import assert_engine_exact, by_engine, by_loop, squared_output
 
+pytestmark = pytest.mark.usefixtures("sizes_unprobed")
+
 ENGINE = BookkeepingEngine()
 
 

@@ -16,6 +16,8 @@ from inosgd.gradients.rules.chain import ChainGradients
 from inosgd.gradients.rules.forms import Bounds
 from tests.gradients.gradient_oracle import assert_engine_exact, by_engine, squared_output
 
+pytestmark = pytest.mark.usefixtures("sizes_unprobed")
+
 ENGINE = BookkeepingEngine()
 
 

@@ -9,6 +9,8 @@ from torch.nn import functional as F
 
 from inosgd.gradients.draws import HeldDraws
 
+pytestmark = pytest.mark.usefixtures("sizes_unprobed")
+
 
 def drop_path(inputs: torch.Tensor) -> torch.Tensor:
     """As timm has it."""

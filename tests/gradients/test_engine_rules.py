@@ -19,6 +19,8 @@ from inosgd.gradients.rules.fallback import fallback_rule
 from inosgd.gradients.rules.forms import CHUNK_ELEMENTS, SharedLookups, Summed, affine
 from tests.gradients.gradient_oracle import assert_close, assert_engine_exact, by_engine, squared_output
 
+pytestmark = pytest.mark.usefixtures("sizes_unprobed")
+
 COUNTS = [0, 1, 2, 7]
 counts = st.sampled_from(COUNTS)
 quick = settings(max_examples=12, deadline=None, derandomize=True)

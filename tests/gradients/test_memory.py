@@ -16,6 +16,8 @@ from inosgd.gradients.memory import LiveBytes, examples_that_fit
 from inosgd.gradients.recording import Task
 from tests.gradients.gradient_oracle import Results, assert_close, by_engine, squared_output
 
+pytestmark = pytest.mark.usefixtures("sizes_unprobed")
+
 
 def normal(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))

@@ -11,6 +11,8 @@ from torch import nn
 from inosgd.gradients.rules import pooling
 from tests.gradients.gradient_oracle import assert_engine_exact
 
+pytestmark = pytest.mark.usefixtures("sizes_unprobed")
+
 
 def images(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     """With many ties: three values only."""

@@ -14,6 +14,8 @@ from inosgd.gradients.checks import check_structure
 from inosgd.gradients.recording import Task
 from inosgd.gradients.values import moved
 
+pytestmark = pytest.mark.usefixtures("sizes_unprobed")
+
 ENGINES = [BookkeepingEngine(), ReferenceEngine()]
 engines = pytest.mark.parametrize("engine", ENGINES, ids=["bookkeeping", "reference"])
 CROSS_ENTROPY = supervised(F.cross_entropy)

@@ -161,9 +161,9 @@ def _step(
         coefficients[index, :count] = _coefficients(
             practice, terms, tail, lane, batch, measured[index, :count], norms[index, :count]
         )
-    scales = torch.from_numpy(coefficients).to(inputs.dtype)[..., None]
+    scales = torch.from_numpy(coefficients)[..., None]
     sums = _weighted_sums(passed.received, slopes, scales)
-    _update(stack, _released(sums, lanes, terms), learning_rate / terms.expected_batch_size)
+    _update(stack, _released(sums, lanes, terms, inputs.dtype), learning_rate / terms.expected_batch_size)
 
 
 def _padded(batches: Sequence[IntArray]) -> IntArray:
@@ -216,12 +216,12 @@ def _weighted_sums(
     return torch.cat(parts, dim=1)
 
 
-def _released(sums: torch.Tensor, lanes: Sequence[_Lane], terms: Terms) -> torch.Tensor:
+def _released(sums: torch.Tensor, lanes: Sequence[_Lane], terms: Terms, dtype: torch.dtype) -> torch.Tensor:
     """Each model's sum with noise from its own source, by the core's own release."""
     rows = []
     for total, lane in zip(sums, lanes, strict=True):
         sizes = np.bincount(lane.owners, minlength=len(terms.sampling_rates))
-        room = Room.of(terms, sizes, torch.float32)
+        room = Room.of(terms, sizes, dtype)
         bounded = BoundedSum(room.leave(total), terms.clipping_thresholds)
         rows.append(release(bounded, terms.noise_scale, lane.noise))
     return torch.stack(rows)

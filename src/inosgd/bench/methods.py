@@ -19,7 +19,9 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, GradientEngine, Measured, ReferenceEngine, supervised
 from inosgd.importance import BetaTail, Tail, importance_weights
 from inosgd.order import DESCENDING_LOSS, Candidates
+from inosgd.plan import Terms
 from inosgd.randomness import SeededSource
+from inosgd.rounding import Room
 
 Step = Callable[[], None]
 Weights = Callable[[Measured], FloatArray]
@@ -59,18 +61,23 @@ def private(
     flat = [parameter.detach().view(-1) for parameter in model.parameters()]  # they share the parameters' memory
     sizes = [len(parameter) for parameter in flat]
     thresholds = np.ones(len(inputs))
-    clipping = FlatClipping()
+    clipping, room = FlatClipping(), _room(len(inputs), flat[0].dtype)
 
     def step() -> None:
         with engine.on(model, _LOSSES, (inputs, targets)) as gradients:
             measured = gradients.measure()
             factors = clipping.factors(measured.grad_norms, thresholds)
-            total = gradients.weighted_sum(weights(measured) * factors)
+            total = gradients.weighted_sum(weights(measured) * factors, room.error).to(flat[0].dtype)
         for part in torch.split(total, _NOISE_AT_ONCE) if len(total) > _NOISE_AT_ONCE else [total]:
             part += torch.randn_like(part)
         torch._foreach_add_(flat, total.split_with_sizes(sizes), alpha=-LEARNING_RATE / len(inputs))
 
     return step
+
+
+def _room(count: int, dtype: torch.dtype) -> Room:
+    """What a plan with this expected batch size, sampled at a rate of 1 %, leaves for roundings."""
+    return Room.of(Terms(np.full(1, 0.01), np.ones(1), 1.0, float(count)), np.full(1, 100 * count), dtype)
 
 
 def all_equal(measured: Measured) -> FloatArray:

@@ -97,7 +97,7 @@ def _chain(module: nn.Sequential, path: str) -> StandIn | None:
 
 def _chained(chain: Chain, recorder: Recorder, forward: Forward) -> Forward:
     def call(inputs: Any) -> Any:
-        if chain.suits(inputs) and not recorder.differentiable:
+        if chain.suits(inputs):
             return chain.recorded(recorder, inputs, kernel_run(chain.layers, inputs) or ChainRun(chain.layers, inputs))
         return forward(inputs)
 

@@ -38,6 +38,9 @@ from inosgd.gradients.recording import Task, take
 UNITS = (8, 16, 32, 64)
 """Blocks that are tried, in rows."""
 
+_BLOCKS = (1, 3)
+"""How many blocks the batches have in which a block is tried."""
+
 _COMPARED = 8
 """How many blocks of a batch are compared, evenly spaced, the first and the last among them."""
 
@@ -114,13 +117,14 @@ def _sizes(task: Task, examples: Examples, measured: Measure) -> Sizes:
     state = (measured, torch.get_num_threads(), modes, *shapes, *map(id, task.parameters.values()))
     known = _known.setdefault(task.model, WeakKeyDictionary()).setdefault(task.losses, {})
     if state not in known:
-        known[state] = Sizes(_probed(task, examples, measured, lambda probe: _unit(probe, examples), 1))
+        unit = _probed(task, examples, measured, lambda probe: _unit(probe, examples), 1)
+        known[state] = Sizes(unit, {blocks * unit: True for blocks in _BLOCKS})
     return known[state]
 
 
 def _unit(probe: Probe, examples: Examples) -> int:
     """The smallest block in which examples have the same bits at any place, beside any other, and in larger batches."""
-    fitting = (unit for unit in UNITS if all(_agrees(probe, examples, blocks * unit, unit) for blocks in (1, 2, 3)))
+    fitting = (unit for unit in UNITS if all(_agrees(probe, examples, blocks * unit, unit) for blocks in _BLOCKS))
     return next(fitting, 1)
 
 

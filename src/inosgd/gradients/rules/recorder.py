@@ -72,13 +72,12 @@ class Recorder:
 
     Attributes:
         count: How many examples the pass is over.
-        differentiable: Whether autograd must be able to reach the parameters through what is recorded.
         records: What was recorded so far, in the order of the pass.
         lengths: While a recurrent layer runs on sequences of different lengths, how long each of them is.
     """
 
-    def __init__(self, count: int, names: Mapping[int, str], *, differentiable: bool = False) -> None:
-        self.count, self.differentiable = count, differentiable
+    def __init__(self, count: int, names: Mapping[int, str]) -> None:
+        self.count = count
         self.records: list[Record] = []
         self.lengths: torch.Tensor | None = None
         self._names = names

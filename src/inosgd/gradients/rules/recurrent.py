@@ -261,7 +261,7 @@ def _run(
     if cell.shared and weights.hh.requires_grad and not input_map.requires_grad:
         input_map.requires_grad_()  # W_hh takes its gradient from the map's, whatever is frozen
     offset = None if cell.shared else _offset(weights, input_map)
-    if cell.loop is not None and weights.project is None and present is None and not recorder.differentiable:
+    if cell.loop is not None and weights.project is None and present is None:
         hidden, *rest, before = cell.loop(input_map, weights.hh.detach(), *state)
         final = (hidden[-1], *rest)
     else:

@@ -1,0 +1,139 @@
+"""Examples have the same bits in every batch, and models for which that is not so are found out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+from inosgd.gradients import BookkeepingEngine, GradientEngine, ReferenceEngine, invariance, supervised
+from inosgd.gradients.invariance import Sizes, made_up, padded_size, rows_at_once
+from inosgd.gradients.recording import Task, record_pass
+from inosgd.models import character_lstm, mnist_cnn, paper_mlp, small_transformer
+
+LOSSES = supervised(functional.cross_entropy)
+EPSILON = float(torch.finfo(torch.float32).eps)
+
+
+class ByPlace(nn.Module):
+    """A layer that rounds every other row of a batch differently, or all rows of batches of more than 100."""
+
+    def __init__(self, by_size: bool) -> None:
+        super().__init__()
+        self.inner, self.by_size = nn.Linear(5, 3), by_size
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.inner(inputs)
+        odd = torch.full((len(inputs),), len(inputs) > 100) if self.by_size else torch.arange(len(inputs)) % 2 == 1
+        return output * (1 + 2 * EPSILON * odd.unsqueeze(1))
+
+
+def batch(count: int, *shape: int, classes: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    source = torch.Generator().manual_seed(count)
+    return torch.randn(count, *shape, generator=source), torch.arange(count) % classes
+
+
+def numbers(engine: GradientEngine, model: nn.Module, examples: tuple[torch.Tensor, ...], rows) -> np.ndarray:
+    with engine.on(model, LOSSES, tuple(leaf[rows] for leaf in examples)) as gradients:
+        measured = gradients.measure()
+    return np.stack([measured.losses, measured.grad_norms])
+
+
+def changed(engine: GradientEngine, model: nn.Module, examples: tuple[torch.Tensor, ...]) -> int:
+    """How many examples have other bits without one of the others, or in a shorter batch."""
+    count = len(examples[0])
+    whole = numbers(engine, model, examples, slice(None))
+    found = 0
+    for rows in [*(np.delete(np.arange(count), left) for left in (0, 1, count // 2)), np.arange(5), np.arange(1)]:
+        found += int((numbers(engine, model, examples, rows) != whole[:, rows]).any(0).sum())
+    return found
+
+
+def measured(task: Task, examples):
+    return record_pass(task, examples).measure()
+
+
+@given(st.integers(1, 10_000), st.sampled_from(invariance.UNITS))
+def test_sizes_are_few_and_not_much_larger_than_batches(count, unit):
+    size = padded_size(count, unit)
+    assert count <= size < count + max(unit, count / 32 + 1)
+    assert size % unit == 0
+    assert padded_size(size, unit) == size
+    assert padded_size(count, 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("model", "examples"),
+    [
+        (paper_mlp(20, 3, seed=0), batch(33, 20)),
+        (nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 2)), batch(32, 20, classes=2)),
+        (nn.Sequential(nn.Linear(20, 300), nn.Tanh(), nn.Linear(300, 3)), batch(31, 20)),
+        (mnist_cnn(seed=0), batch(11, 1, 28, 28)),
+        (character_lstm(seed=0), (torch.arange(13 * 6).view(13, 6) * 7 % 250, torch.arange(13) % 18)),
+        (small_transformer(seed=0), (torch.arange(9 * 12).view(9, 12) * 7 % 250, torch.arange(9) % 10)),
+    ],
+    ids=["mlp", "kernel", "wide", "cnn", "lstm", "transformer"],
+)
+def test_an_example_has_the_same_bits_in_every_batch(model, examples):
+    assert changed(BookkeepingEngine(), model, examples) == 0
+
+
+def test_by_the_reference_engine_too():
+    model = nn.Sequential(nn.Linear(20, 300), nn.Tanh(), nn.Linear(300, 3))
+    assert changed(ReferenceEngine(), model, batch(19, 20)) == 0
+
+
+@pytest.mark.parametrize("engine", [BookkeepingEngine(), ReferenceEngine()])
+def test_rows_that_depend_on_their_place_pass_one_by_one(engine):
+    model, examples = ByPlace(by_size=False), batch(20, 5)
+    assert changed(engine, model, examples) == 0
+    assert rows_at_once(Task.of(model, LOSSES), examples, measured) == 1
+
+
+def test_sizes_at_which_rows_are_other_ones_pass_in_blocks():
+    model, examples = ByPlace(by_size=True), batch(101, 5)
+    assert changed(BookkeepingEngine(), model, examples) == 0
+    task = Task.of(model, LOSSES)
+    few = tuple(leaf[:16] for leaf in examples)
+    assert [rows_at_once(task, each, measured) for each in (few, examples)] == [16, 8]
+
+
+@pytest.mark.parametrize("by_size", [True, False])
+def test_without_a_probe_neither_would_be_seen(by_size, monkeypatch):
+    monkeypatch.setattr(invariance, "_sizes", lambda *_: Sizes(8, dict.fromkeys(range(8, 200, 8), True)))
+    assert changed(BookkeepingEngine(), ByPlace(by_size), batch(101, 5)) > 0
+
+
+def test_dropout_is_held_fixed():
+    model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+    before = torch.get_rng_state()
+    assert rows_at_once(Task.of(model, LOSSES), batch(10, 5), measured) == 16
+    assert torch.equal(before, torch.get_rng_state()), "and nothing is drawn"
+
+
+def test_a_limit_is_kept_in_whole_blocks():
+    task, examples = Task.of(nn.Linear(5, 3), LOSSES), batch(50, 5)
+    assert [rows_at_once(task, examples, measured, most) for most in (None, 60, 50, 30, 3)] == [56, 56, 48, 24, 8]
+
+
+def test_models_that_fail_on_what_is_made_up_have_their_examples_one_by_one():
+    class Picky(nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            if (inputs < 0).any():
+                raise ValueError("never below zero")
+            return super().forward(inputs)
+
+    inputs, targets = batch(12, 5)
+    assert rows_at_once(Task.of(Picky(5, 3), LOSSES), (inputs.abs(), targets), measured) == 1
+
+
+def test_made_up_examples_are_of_the_same_kind():
+    inputs, targets = batch(3, 5)
+    found = made_up((inputs, targets), 7)
+    assert found[0].shape == (7, 5)
+    assert found[0].dtype == inputs.dtype
+    assert set(found[1].tolist()) <= set(targets.tolist())
