@@ -29,5 +29,5 @@ class _All(dict[int, bool]):
 def sizes_unprobed() -> Iterator[None]:
     """No sizes of batches are probed: for tests of what is computed, which use a new model every time."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(invariance, "_sizes", lambda *_: invariance.Sizes(8, _All()))
+        patched.setattr(invariance, "_sizes", lambda *_: invariance.Sizes(8, agrees=_All()))
         yield

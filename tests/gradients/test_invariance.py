@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -11,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from inosgd.gradients import BookkeepingEngine, GradientEngine, ReferenceEngine, invariance, supervised
-from inosgd.gradients.invariance import Sizes, made_up, padded_size, rows_at_once
+from inosgd.gradients.invariance import Sizes, made_up, padded_size, passing
 from inosgd.gradients.recording import Task, record_pass
 from inosgd.models import character_lstm, mnist_cnn, paper_mlp, small_transformer
 
@@ -57,6 +59,10 @@ def measured(task: Task, examples):
     return record_pass(task, examples).measure()
 
 
+def rows_at_once(model: nn.Module, examples, most: int | None = None) -> int:
+    return passing(Task.of(model, LOSSES), examples, measured, most)[1]
+
+
 @given(st.integers(1, 10_000), st.sampled_from(invariance.UNITS))
 def test_sizes_are_few_and_not_much_larger_than_batches(count, unit):
     size = padded_size(count, unit)
@@ -91,33 +97,50 @@ def test_by_the_reference_engine_too():
 def test_rows_that_depend_on_their_place_pass_one_by_one(engine):
     model, examples = ByPlace(by_size=False), batch(20, 5)
     assert changed(engine, model, examples) == 0
-    assert rows_at_once(Task.of(model, LOSSES), examples, measured) == 1
+    assert rows_at_once(model, examples) == 1
 
 
 def test_sizes_at_which_rows_are_other_ones_pass_in_blocks():
     model, examples = ByPlace(by_size=True), batch(101, 5)
     assert changed(BookkeepingEngine(), model, examples) == 0
-    task = Task.of(model, LOSSES)
     few = tuple(leaf[:16] for leaf in examples)
-    assert [rows_at_once(task, each, measured) for each in (few, examples)] == [16, 8]
+    assert [rows_at_once(model, each) for each in (few, examples)] == [16, 8]
 
 
 @pytest.mark.parametrize("by_size", [True, False])
 def test_without_a_probe_neither_would_be_seen(by_size, monkeypatch):
-    monkeypatch.setattr(invariance, "_sizes", lambda *_: Sizes(8, dict.fromkeys(range(8, 200, 8), True)))
+    monkeypatch.setattr(invariance, "_sizes", lambda *_: Sizes(8, agrees=dict.fromkeys(range(8, 200, 8), True)))
     assert changed(BookkeepingEngine(), ByPlace(by_size), batch(101, 5)) > 0
 
 
 def test_dropout_is_held_fixed():
     model = nn.Sequential(nn.Linear(5, 8), nn.Dropout(0.5), nn.Linear(8, 3))
     before = torch.get_rng_state()
-    assert rows_at_once(Task.of(model, LOSSES), batch(10, 5), measured) == 16
+    assert rows_at_once(model, batch(10, 5)) == 16
     assert torch.equal(before, torch.get_rng_state()), "and nothing is drawn"
 
 
+@pytest.mark.parametrize(("inputs", "outputs"), [(5, 4), (5, 8), (10, 5), (13, 3), (47, 3), (8, 5), (64, 10)])
+def test_small_layers_have_their_rows_together(inputs, outputs):
+    """Products of these widths were seen to round a row by its place."""
+    model = nn.Sequential(nn.LayerNorm(inputs), nn.Linear(inputs, outputs))
+    examples = batch(30, inputs)
+    assert rows_at_once(model, examples) == 32
+    assert changed(BookkeepingEngine(), model, examples) == 0
+
+
+def test_linear_maps_by_columns_are_the_same_up_to_roundings():
+    model, examples = nn.Sequential(nn.LayerNorm(5), nn.Linear(5, 4)).double(), (batch(9, 7, 5)[0].double(),)
+    task = Task.of(model, lambda model, examples: model(examples[0]).square().sum((1, 2)))
+    pages = [record_pass(replace(task, by_columns=by_columns), examples) for by_columns in (False, True)]
+    coefficients = np.linspace(0.1, 1, 9)
+    np.testing.assert_allclose(pages[1].norms, pages[0].norms, rtol=1e-12)
+    torch.testing.assert_close(*[page.weighted_sum(coefficients) for page in pages], rtol=1e-12, atol=1e-12)
+
+
 def test_a_limit_is_kept_in_whole_blocks():
-    task, examples = Task.of(nn.Linear(5, 3), LOSSES), batch(50, 5)
-    assert [rows_at_once(task, examples, measured, most) for most in (None, 60, 50, 30, 3)] == [56, 56, 48, 24, 8]
+    model, examples = nn.Linear(5, 3), batch(50, 5)
+    assert [rows_at_once(model, examples, most) for most in (None, 60, 50, 30, 3)] == [56, 56, 48, 24, 8]
 
 
 def test_models_that_fail_on_what_is_made_up_have_their_examples_one_by_one():
@@ -128,7 +151,7 @@ def test_models_that_fail_on_what_is_made_up_have_their_examples_one_by_one():
             return super().forward(inputs)
 
     inputs, targets = batch(12, 5)
-    assert rows_at_once(Task.of(Picky(5, 3), LOSSES), (inputs.abs(), targets), measured) == 1
+    assert rows_at_once(Picky(5, 3), (inputs.abs(), targets)) == 1
 
 
 def test_made_up_examples_are_of_the_same_kind():

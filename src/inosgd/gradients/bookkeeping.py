@@ -22,7 +22,7 @@ from inosgd.errors import InosgdError
 from inosgd.gradients.allocator import keep_freed_memory
 from inosgd.gradients.checks import check_structure
 from inosgd.gradients.engine import BatchGradients, ExampleLosses, Examples, Measured, count_examples
-from inosgd.gradients.invariance import rows_at_once
+from inosgd.gradients.invariance import passing
 from inosgd.gradients.memory import examples_that_fit
 from inosgd.gradients.precision import full_precision
 from inosgd.gradients.recording import Task, flatten, record_pass, take
@@ -70,7 +70,7 @@ class BookkeepingEngine:
         checks = check_structure(task)
         size = self._size_of_pieces(task, examples)
         checks.values(task, examples, size)
-        rows = rows_at_once(task, examples, _measured, size)
+        task, rows = passing(task, examples, _measured, size)
         if count_examples(examples) <= rows:
             return record_pass(task, examples, rows)
         return SplitBatch.measured(task, examples, rows)

@@ -9,8 +9,9 @@ and the sum moves by many thresholds. Therefore
 2. before a size is used for a model, made-up examples pass at that size, and in *blocks* of a few rows, at other places
    and among other neighbours: their losses and the bounds on their norms, which every input and output gradient of
    every layer goes into, must have the same bits;
-3. where they do not, batches of that size pass in blocks; and where blocks of 8 to 64 rows do not agree among
-   themselves, one by one, which is slow and has no neighbours.
+3. where they do not, batches of that size pass in blocks. Where blocks of 8 to 64 rows do not agree among themselves,
+   linear maps are computed as (W x^T)^T, with a column for every place, which was found to be enough for layers of a
+   few features; and where that is not enough either, examples pass one by one, which is slow and has no neighbours.
 
 **What is assumed of kernels**: that the way they take depends on shapes, types, memory layout and the number of threads
 and not on the numbers, so that what holds for made-up examples holds for all; and that one call made twice gives one
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -51,10 +52,12 @@ class Sizes:
 
     Attributes:
         unit: The rows of a block; 1 if no block gives an example the same bits wherever it stands.
+        by_columns: Whether it takes linear maps by columns; see `Task`.
         agrees: For every size tried, whether examples have the bits that they have in blocks.
     """
 
     unit: int
+    by_columns: bool = False
     agrees: dict[int, bool] = field(default_factory=dict)
 
 
@@ -63,8 +66,8 @@ _known = WeakKeyDictionary()
 """For every model alive, with which losses and in which states what was found."""
 
 
-def rows_at_once(task: Task, examples: Examples, measured: Measure, most: int | None = None) -> int:
-    """How many rows of the batch pass at once, so that no example's numbers depend on the others.
+def passing(task: Task, examples: Examples, measured: Measure, most: int | None = None) -> tuple[Task, int]:
+    """The task as it passes, and how many rows pass at once, so that no example's numbers depend on the others.
 
     Args:
         task: The model and its losses.
@@ -74,14 +77,15 @@ def rows_at_once(task: Task, examples: Examples, measured: Measure, most: int | 
     """
     count = count_examples(examples)
     if count == 0:
-        return 1
+        return task, 1
     sizes = _sizes(task, examples, measured)
+    task = replace(task, by_columns=True) if sizes.by_columns else task
     rows = padded_size(count, sizes.unit)
     if most is not None and rows > most:
         rows = max(most // sizes.unit, 1) * sizes.unit
     if rows not in sizes.agrees:
         sizes.agrees[rows] = _probed(task, examples, measured, lambda p: _agrees(p, examples, rows, sizes.unit), False)
-    return rows if sizes.agrees[rows] else sizes.unit
+    return task, rows if sizes.agrees[rows] else sizes.unit
 
 
 def rows_of_block(task: Task, examples: Examples, measured: Measure) -> int:
@@ -117,9 +121,18 @@ def _sizes(task: Task, examples: Examples, measured: Measure) -> Sizes:
     state = (measured, torch.get_num_threads(), modes, *shapes, *map(id, task.parameters.values()))
     known = _known.setdefault(task.model, WeakKeyDictionary()).setdefault(task.losses, {})
     if state not in known:
-        unit = _probed(task, examples, measured, lambda probe: _unit(probe, examples), 1)
-        known[state] = Sizes(unit, {blocks * unit: True for blocks in _BLOCKS})
+        known[state] = _tried(task, examples, measured)
     return known[state]
+
+
+def _tried(task: Task, examples: Examples, measured: Measure) -> Sizes:
+    """The smallest block that will do, with linear maps as they are or by columns."""
+    for by_columns in (False, True):
+        way = replace(task, by_columns=by_columns)
+        unit = _probed(way, examples, measured, lambda probe: _unit(probe, examples), 1)
+        if unit > 1:
+            return Sizes(unit, by_columns, {blocks * unit: True for blocks in _BLOCKS})
+    return Sizes(1, agrees={1: True})
 
 
 def _unit(probe: Probe, examples: Examples) -> int:

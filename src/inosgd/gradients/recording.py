@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
@@ -31,6 +32,7 @@ from inosgd.gradients.rules.chain import ChainGradients
 from inosgd.gradients.rules.chain_kernel import KernelGradients
 from inosgd.gradients.rules.fallback import fallback_rule
 from inosgd.gradients.rules.forms import Bounds, Form, Summed, added
+from inosgd.gradients.rules.linear import by_columns
 from inosgd.gradients.rules.recorder import Record, Recorder
 from inosgd.gradients.rules.recurrent import CELLS, recorded_recurrence
 from inosgd.gradients.rules.rule import Gradients, rule_for
@@ -54,6 +56,7 @@ class Task:
             are recorded when the library's function for them is called.
         modules: All modules of the model, each once.
         tables: Where the modules hold their parameters and buffers, which no pass may write to.
+        by_columns: Whether linear maps have the places of a batch in their columns; see `inosgd.gradients.invariance`.
     """
 
     model: nn.Module
@@ -63,6 +66,7 @@ class Task:
     functions: dict[int, str]
     modules: tuple[nn.Module, ...]
     tables: tuple[Table, ...]
+    by_columns: bool = False
 
     @classmethod
     def of(cls, model: nn.Module, losses: ExampleLosses) -> Task:
@@ -210,7 +214,14 @@ def take(examples: Examples, rows: torch.Tensor) -> Examples:
 def forward(task: Task, examples: Examples, recorder: Recorder) -> torch.Tensor:
     """The losses of a batch, with everything noted that the gradients need."""
     functions = _RecordedFunctions(recorder, task.functions) if task.functions else nullcontext()
-    with torch.enable_grad(), unwritten(task.model, task.tables), standing_in(task.stand_ins, recorder), functions:
+    columns = _LinearByColumns() if task.by_columns else nullcontext()
+    with (
+        torch.enable_grad(),
+        unwritten(task.model, task.tables),
+        standing_in(task.stand_ins, recorder),
+        columns,
+        functions,
+    ):
         losses = check_losses(task.losses(task.model, examples), recorder.count)
     for record in recorder.records:
         record.check_unchanged()
@@ -249,6 +260,17 @@ class _RecordedFunctions(TorchFunctionMode):
         recorded = _FUNCTIONS.get(func)
         if recorded is not None and any(id(leaf) in self._parameters for leaf in _parameters_of(args, kwargs)):
             return recorded(self._recorder, args, kwargs or {})
+        return func(*args, **(kwargs or {}))
+
+
+class _LinearByColumns(TorchFunctionMode):
+    """Computes the linear maps of parameters by `by_columns`."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is functional.linear and not kwargs and isinstance(args[1], nn.Parameter):
+            return by_columns(*args)
         return func(*args, **(kwargs or {}))
 
 

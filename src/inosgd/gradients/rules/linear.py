@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
+from torch.autograd.function import once_differentiable
 
 from inosgd.gradients.rules.forms import affine
 from inosgd.gradients.rules.rule import Gradients, LayerCall, register_rule
@@ -25,6 +28,34 @@ def map_gradients(
         return {}
     used = [inputs] if weight.requires_grad else []
     return {tuple(trained): affine(outputs, used, len(trained) - len(used))}
+
+
+def by_columns(inputs: torch.Tensor, weight: nn.Parameter, bias: nn.Parameter | None = None) -> torch.Tensor:
+    """x W^T + b as (W x^T)^T + b, with a column for every place, in both directions.
+
+    For some small widths the library's products round a row by its place in a tile, and columns never did. There is no
+    gradient for the weight, which the layer's rule takes from what is recorded.
+    """
+    result: torch.Tensor = _ByColumns.apply(inputs, weight)  # type: ignore[no-untyped-call]
+    return result if bias is None else result + bias
+
+
+class _ByColumns(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, inputs: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(weight)
+        return _mapped(weight, inputs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
+        (weight,) = ctx.saved_tensors
+        return _mapped(weight.mT, gradients[0]), None
+
+
+def _mapped(matrix: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    columns = places.reshape(-1, places.shape[-1]).mT.contiguous()
+    return (matrix.contiguous() @ columns).mT.reshape(*places.shape[:-1], len(matrix))
 
 
 register_rule(nn.Linear, linear_rule)
