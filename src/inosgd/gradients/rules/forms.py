@@ -421,10 +421,11 @@ def squares(rows: torch.Tensor, kept: int = 1) -> torch.Tensor:
     `_SQUARED_AT_ONCE` squares at most are added up in the type of the rows, so that a squared norm is raised by twice
     the 260 u, and by the 2 n eta, that roundings may have taken from it.
     """
-    kind, flat = torch.finfo(rows.dtype), rows.reshape(*rows.shape[:kept], -1)
+    kind, flat = torch.finfo(rows.dtype), rows.reshape(*rows.shape[:kept], rows.shape[kept:].numel())
     width = flat.shape[kept]
-    whole = width - width % _SQUARED_AT_ONCE
-    parts = [flat[..., :whole].reshape(*flat.shape[:kept], -1, _SQUARED_AT_ONCE), flat[..., whole:].unsqueeze(kept)]
+    pieces = width // _SQUARED_AT_ONCE
+    whole = flat[..., : pieces * _SQUARED_AT_ONCE].reshape(*flat.shape[:kept], pieces, _SQUARED_AT_ONCE)
+    parts = [whole, flat[..., pieces * _SQUARED_AT_ONCE :].unsqueeze(kept)]
     found = [torch.linalg.vector_norm(part, dim=-1).double().square().sum(kept) for part in parts if part.numel()]
     terms = min(width, _SQUARED_AT_ONCE) + 4
     total = sum_tensors(found) if found else flat.new_zeros(flat.shape[:kept], dtype=torch.float64)
