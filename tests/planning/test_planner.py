@@ -326,6 +326,23 @@ def test_a_delta_that_allows_publishing_an_example_has_to_be_asked_for_by_name()
     assert make_plan(table([1.0], delta=0.5), allow_large_deltas=True, **ASK).preferences.allow_large_deltas
 
 
+@pytest.mark.parametrize("accountant", ["pld", "rdp"])
+def test_sampling_so_rare_that_delta_alone_covers_it_is_planned(accountant):
+    """A table like this one was refused: at the smallest rate, epsilon read 30 where it is 0."""
+    owners = table([0.1, 1.0, 5.0], sizes=[500, 900, 100], delta=1.07e-9)
+    ask = {"steps": 685, "variant": "sample", "expected_batch_size": 1e-5, "clipping_threshold": 1.0}
+    plan = make_plan(owners, accountant=accountant, **ask)
+    assert plan.at(0).expected_batch_size == pytest.approx(1e-5, rel=2e-3)
+    if accountant == "pld":
+        assert (plan.spent >= owners.epsilons * (1 - LARGEST_SLACK)).all()
+
+
+def test_one_step_uses_budgets_of_rarely_sampled_owners():
+    owners = table([0.33, 13.7], sizes=[576, 771], delta=3.4e-6)
+    plan = make_plan(owners, steps=1, variant="both", expected_batch_size=0.01, clipping_threshold=1.0)
+    assert (plan.spent >= owners.epsilons * (1 - LARGEST_SLACK)).all()
+
+
 def test_a_bad_margin_is_refused_by_name():
     with pytest.raises(InvalidArgumentError, match="profile_margin=-1"):
         make_plan(table([1.0]), profile_margin=-1, **ASK)

@@ -57,7 +57,8 @@ _CELL_WIDTH = 0.01  # in standard deviations of the noise, divided by the larges
 _MOST_CELLS = 2**14
 _MOST_STEP_POINTS = 2**16
 _MOST_WINDOW_POINTS = 2**21
-_RARE = 0.75  # from this mass of one atom on, composition treats the rest apart from it
+_RARE = 0.2  # composition keeps the largest atom apart if the others have at most this mass,
+_MOST_RARE = 100.0  # and at most this after all steps
 _VANISHING = 1e-30  # spectra below this are taken to be 0
 _LEAST_SPACING = 1e-10  # keeps indices exact as floating-point numbers
 _SMALLEST_ATOM = 1e-100  # smaller atoms are taken to lose everything; subnormal numbers are slow
@@ -488,7 +489,7 @@ def _convolve(losses: Sequence[_GridLoss]) -> _TiltedLaw:
     size = next_fast_len(max(high - low + 1, longest), real=True)
     laws = [_tilted(loss, tilt) for loss in losses]
     steps = [loss.steps for loss in losses]
-    if min(float(law.max()) for law in laws) >= _RARE:
+    if _is_rare(laws, steps):
         start, circular, error = _rare_powers(laws, steps, size)
     else:
         start, circular, error = 0, *_powers(laws, steps, size)
@@ -513,6 +514,12 @@ def _powers(laws: Sequence[FloatArray], steps: Sequence[int], size: int) -> tupl
     for count, transform in zip(steps, transforms, strict=True):
         spectrum[matters] *= transform[matters] ** count
     return irfft(spectrum, size), error + size * _VANISHING
+
+
+def _is_rare(laws: Sequence[FloatArray], steps: Sequence[int]) -> bool:
+    """Whether most steps lie in one atom of their law, and few enough do not for exponentials to stay in range."""
+    rest = [1 - float(law.max()) for law in laws]
+    return max(rest) <= _RARE and sum(count * each for count, each in zip(steps, rest, strict=True)) <= _MOST_RARE
 
 
 def _rare_powers(laws: Sequence[FloatArray], steps: Sequence[int], size: int) -> tuple[int, FloatArray, float]:

@@ -201,7 +201,7 @@ def _secant(knob: FloatArray, excess: FloatArray, last_knob: FloatArray, last_ex
     """The next knob; while there is no earlier point, or no useful one, epsilon is taken to grow as knob^1.5."""
     with np.errstate(divide="ignore", invalid="ignore"):
         slope = (excess - last_excess) / (knob - last_knob)
-    slope = np.where(np.isfinite(slope) & (slope > 0.05) & (slope < 50), slope, 1.5)
+    slope = np.where(np.isfinite(slope) & (slope > 0.05), slope, 1.5)
     return knob - np.clip(excess / slope, -3.0, 3.0)
 
 

@@ -12,7 +12,7 @@ Any pair (q_n, C_n) on owner n's own curve is allowed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -168,18 +168,21 @@ def _sample_for_batch(request: Request) -> Solution:
     """The common noise multiplier at which the largest rates add up to the expected batch.
 
     The central limit gives the first multiplier. After each exact solution at the anchors, its rates are corrected
-    by what the limit was wrong by, which changes slowly with the multiplier; a bracket of multipliers guards
-    against the jumps of Rényi accounting, and is halved where corrections only swing from side to side.
+    by what the limit was wrong by, a factor whose logarithm is taken to be linear between the two multipliers that
+    came closest; a bracket of multipliers guards against the jumps of Rényi accounting, and is halved where
+    corrections only swing from side to side.
     """
     classes, batch, mu = request.classes, request.batch, request.mu
     if batch >= float(classes.records.sum()) * (1 - 1e-9):
         return uniform(request)  # every rate must be 1
     anchors = anchors_of(classes)
     few = classes.only(anchors)
-    correction = np.ones(len(classes))
+    known: list[tuple[float, FloatArray]] = []
+    misses: dict[float, float] = {}
 
     def guess(log_multiplier: float) -> FloatArray:
-        return np.minimum(guess_rates(mu, math.exp(log_multiplier), request.steps) * correction, 1.0)
+        limit = guess_rates(mu, math.exp(log_multiplier), request.steps)
+        return np.minimum(limit * np.exp(_on_line(known[:2], log_multiplier)), 1.0)
 
     def surplus(log_multiplier: float) -> float:
         return float(np.dot(guess(log_multiplier), classes.records)) - batch
@@ -189,18 +192,29 @@ def _sample_for_batch(request: Request) -> Solution:
     for iteration in range(MOST_CORRECTIONS):
         rates = solve_rates(few, math.exp(knob), request.steps, request.accountant, guess(knob)[anchors]).rates
         wrong = np.log(rates / guess_rates(mu[anchors], math.exp(knob), request.steps))
-        correction = np.exp(spread_from_anchors(classes, anchors, np.where(rates < 1, wrong, np.maximum(wrong, 0.0))))
+        wrong = spread_from_anchors(classes, anchors, np.where(rates < 1, wrong, np.maximum(wrong, 0.0)))
+        known.insert(0, (knob, wrong))
         missed = surplus(knob)
+        misses[knob] = abs(missed)
         if abs(missed) <= BATCH_TOLERANCE * batch:
             break
         low, high = (knob, high) if missed < 0 else (low, knob)
         if high - low < NARROWEST:
             knob = high  # a jump: beyond it the rates add up to more than was asked for, and are cut
             break
+        known.sort(key=lambda one: misses[one[0]])
         proposal = _root_or_end(surplus, low, high)
         halving = iteration >= 6 and iteration % 2 == 0
-        knob = proposal if low < proposal < high and not halving else (low + high) / 2
+        knob = (low + high) / 2 if halving or proposal in misses else proposal
     return _cut_to_batch(request, solve_rates(classes, math.exp(knob), request.steps, request.accountant, guess(knob)))
+
+
+def _on_line(known: Sequence[tuple[float, FloatArray]], at: float) -> FloatArray | float:
+    """The line through what is known at two places, not far beyond them; the only value that is known, or 0."""
+    if len(known) < 2:
+        return known[0][1] if known else 0.0
+    (place, value), (other_place, other) = known
+    return value + (other - value) * min(max((at - place) / (other_place - place), -1.0), 1.0)
 
 
 def _cut_to_batch(request: Request, solution: Solution) -> Solution:
