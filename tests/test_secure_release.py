@@ -269,7 +269,7 @@ def test_the_room_is_a_share_of_the_smallest_threshold():
     assert room.share == pytest.approx(2 * 40 * 2.0**-24 * 2 * ratio)
     assert room.error == pytest.approx(room.share / 2)
     assert Room.of(step, sizes, torch.float32, parts=4).error == pytest.approx(room.error / 4)
-    assert Room.of(step, sizes, torch.float64) == Room(2.0**-35 * ratio, 0.0)
+    assert Room.of(step, sizes, torch.float64) == Room((2.0**-35 + 2.0**-48) * ratio, 0.0)
     endless = Terms(np.ones(2), np.full(2, np.inf), 0.0, 200.0)
     assert Room.of(endless, sizes, torch.float32).share == 0
 

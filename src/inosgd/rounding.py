@@ -24,8 +24,8 @@ E = 2^-36 T will always do, T being a bound on a batch's sum of thresholds.
     s = 2 ROUNDOFFS u ROOM_FOR_MAGNITUDES T / c,
 
 about 0.1 % for batches of 64 with equal thresholds and 0.7 % for batches of 512. Where that passes `LARGEST_SHARE`, all
-sums are in float64, and the share is 2^-35 T / c. T holds but with probability 1e-20 (Bernstein's inequality); float32
-does not rest on it.
+sums are in float64, and the share is 2^-35 T / c. Roundings of weights (`inosgd.importance`) add 2 WEIGHT_ERROR T / c to
+either. T holds but with probability 1e-20 (Bernstein's inequality); float32 does not rest on it.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ import torch
 
 from inosgd._arrays import IntArray
 from inosgd.errors import InvalidArgumentError
+from inosgd.importance import WEIGHT_ERROR
 from inosgd.plan import Terms
 
 ROUNDOFFS = 40.0
@@ -85,10 +86,10 @@ class Room:
         if math.isinf(largest):
             return cls(0.0, math.inf)
         ratio = largest_threshold_sum(terms, sizes) / smallest
-        single = 2 * ROUNDOFFS * torch.finfo(dtype).eps / 2 * ROOM_FOR_MAGNITUDES * ratio
+        single, weights = ROUNDOFFS * torch.finfo(dtype).eps * ROOM_FOR_MAGNITUDES * ratio, 2 * WEIGHT_ERROR * ratio
         if dtype != torch.float64 and single <= LARGEST_SHARE:
-            return cls(single, single * smallest / 2 / parts)
-        share = 2 * _EXACT * ratio
+            return cls(single + weights, single * smallest / 2 / parts)
+        share = 2 * _EXACT * ratio + weights
         if not share <= LARGEST_SHARE:
             raise InvalidArgumentError(
                 f"clipping_thresholds from {smallest:g} to {largest:g} at an expected batch size of "
