@@ -24,8 +24,8 @@ E = 2^-36 T will always do, T being a bound on a batch's sum of thresholds.
     s = 2 ROUNDOFFS u ROOM_FOR_MAGNITUDES T / c,
 
 about 0.1 % for batches of 64 with equal thresholds and 0.7 % for batches of 512. Where that passes `LARGEST_SHARE`, all
-sums are in float64, and the share is 2^-35 T / c. Roundings of weights (`inosgd.importance`) add 2 WEIGHT_ERROR T / c to
-either. T holds but with probability 1e-20 (Bernstein's inequality); float32 does not rest on it.
+sums are in float64, and the share is 2^-35 T / c. Roundings of weights (`inosgd.importance`) add 2 WEIGHT_ERROR T / c
+to either. T holds but with probability 1e-20 (Bernstein's inequality); float32 does not rest on it.
 """
 
 from __future__ import annotations
