@@ -15,7 +15,7 @@ import torch
 
 from inosgd.gradients import BookkeepingEngine
 from inosgd.gradients.engine import Measured
-from inosgd.importance import Tail, importance_weights
+from inosgd.importance import Tail
 from inosgd.order import Candidates, Order
 from tests.adversary import ALL_ORDERS, CORRECT, Settings
 
@@ -97,18 +97,21 @@ class UnstableOrder(Order):
         return np.lexsort((places, *reversed(self.keys(candidates, source))))
 
 
-@dataclass(frozen=True)
-class InaccurateTail:
-    """A tail whose cumulative is wrong by 3e-9 close to its end."""
-
-    shape: Any
-
-    def kept(self, end: np.ndarray) -> np.ndarray:
-        return self.shape.kept(end) - 3e-9 * np.where((end < 1) & (end > 1 - 1e-15), 1.0, 0.0)
-
-
 def inaccurate_weights(tail: Tail | None, thresholds: np.ndarray, ranking: np.ndarray) -> np.ndarray:
-    return importance_weights(tail and replace(tail, shape=InaccurateTail(tail.shape)), thresholds, ranking)
+    """Weights by differences of a cumulative that is wrong by 3e-9 close to the end of the tail."""
+    weights = np.ones(len(thresholds))
+    if tail is None:
+        return weights
+
+    def kept(amount: np.ndarray) -> np.ndarray:
+        end = np.minimum(amount / tail.length, 1.0)
+        return tail.kept(amount) - 3e-9 * tail.length * ((end < 1) & (end > 1 - 1e-15))
+
+    ends = np.append(np.cumsum(thresholds[ranking][::-1])[::-1], 0.0)
+    tailed = ends[1:] < tail.length
+    differences = kept(ends[:-1][tailed]) - kept(ends[1:][tailed])
+    weights[ranking[tailed]] = np.clip(differences / thresholds[ranking][tailed], 0.0, 1.0)
+    return weights
 
 
 # All of them ----------------------------------------------------------------------------------------------------------
