@@ -97,7 +97,7 @@ CHANGE_KILLS = {
 @pytest.mark.parametrize("where", CHANGE_KILLS)
 def test_killed_around_a_change_of_budgets(run, where, monkeypatch):
     train(run)
-    changes = Changes(budgets={"liberal": tiny.Budget(9.0, 1e-5)})
+    changes = Changes(budgets={"liberal": tiny.Budget(epsilon=9.0, delta=1e-5)})
     proposal = propose(run, changes, PlanSettings(steps=14, verify=False))
     files = {"notes.json": b"{}"}
     with monkeypatch.context() as patch, run.lock(), pytest.raises(KilledError):

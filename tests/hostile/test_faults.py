@@ -224,7 +224,7 @@ def test_a_sum_that_is_not_finite_is_neither_recorded_nor_released(engine, monke
     with engine.on(state.model, plain_losses, trainer.store.take(np.arange(2))) as gradients:
         kind = type(gradients)  # and the third batch is not compared with its parts
     real = kind.weighted_sum
-    monkeypatch.setattr(kind, "weighted_sum", lambda self, coefficients: real(self, coefficients) * float("nan"))
+    monkeypatch.setattr(kind, "weighted_sum", lambda *arguments: real(*arguments) * float("nan"))
     with pytest.raises(InosgdError, match="not finite"):
         train_step(trainer, state)
     assert picture(state) == before

@@ -61,7 +61,7 @@ def join(run: RunFolder, name: str, steps: int) -> None:
     path = run.path.parent / f"{name}.csv"
     text = table_text(30, seed=len(name))
     path.write_text(re.sub("hospital_a|hospital_b|clinic", name, text), encoding="utf-8")
-    budgets = {name: Budget(5.0, 1e-5)}
+    budgets = {name: Budget(epsilon=5.0, delta=1e-5)}
     study, _ = run_study(run, None)
     size = int(joined_data(study, load_data(study), path, budgets).owners.table.sizes.sum())
     changes = Changes(budgets=budgets, sizes={name: size})
