@@ -23,7 +23,7 @@ def test_a_step_on_one_and_on_two_processes():
     assert alone["step"] > 0
     assert alone["bytes"] == alone["communication"] == 0
     parameters = sum(each.numel() for each in MODELS["mlp"].make()[0].parameters())
-    assert alone["gradient"] == first["gradient"] == 4 * parameters
+    assert alone["gradient"] == first["gradient"] == 8 * parameters
     assert first["gradient"] < first["bytes"] <= first["gradient"] + 24 * 2 * MODELS["mlp"].batch_size
     assert first["communication"] > 0
     assert first["waiting"] >= 0

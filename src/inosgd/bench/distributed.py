@@ -183,7 +183,7 @@ def measure(name: str, meeting: str, rank: int, size: int, steps: int) -> dict[s
             "waiting": waiting,
             "bytes": int(np.median(handed)) if handed else 0,
             "batch": trainer.plan.at(0).expected_batch_size,
-            "gradient": sum(each.nbytes for each in state.model.parameters()),
+            "gradient": sum(8 * each.numel() for each in state.model.parameters()),  # sums are float64
             "link": _link(plain),
         }
         return row if plain.first else None
