@@ -201,12 +201,12 @@ class TestSplitBatches:
         def losses(model, batch):
             return squared_output(model, batch) * generator.uniform(1, 2)
 
-        engine = BookkeepingEngine(2)
+        engine = BookkeepingEngine(8)
         with (
             pytest.raises(InosgdError, match="physical_batch_size"),
-            engine.on(small_cnn(), losses, normal(5, 1, 4, 4)) as gradients,
+            engine.on(small_cnn(), losses, normal(12, 1, 4, 4)) as gradients,
         ):
-            gradients.weighted_sum(np.ones(5))
+            gradients.weighted_sum(np.ones(12))
 
     @pytest.mark.parametrize("size", [0, -1, 1.5, True])
     def test_sizes_are_whole(self, size):

@@ -103,17 +103,17 @@ def test_probing_draws_no_random_numbers():
 
 @pytest.mark.usefixtures("values_unchecked")
 def test_smaller_of_two_limits():
-    model, examples, seen = linear(), normal(12, 64), []
+    model, examples, seen = linear(), normal(40, 64), []
 
     def losses(model, batch):
         seen.append(len(batch))
         return squared_output(model, batch)
 
-    engine = BookkeepingEngine(physical_batch_size=5, memory_limit=10**9)
+    engine = BookkeepingEngine(physical_batch_size=16, memory_limit=10**9)
     by_engine(engine, model, examples, losses)
     seen.clear()
-    by_engine(engine, model, examples, losses, coefficients=np.zeros(12))
-    assert seen == [5, 5, 2]
+    by_engine(engine, model, examples, losses, coefficients=np.zeros(40))
+    assert seen == [16, 16, 16], "the last piece repeats its last example"
 
 
 @pytest.mark.parametrize("limit", [0, -1, 1.5, True])
