@@ -27,6 +27,9 @@ from inosgd.errors import InosgdError
 from inosgd.gradients import BookkeepingEngine
 from inosgd.gradients.rules.chain_kernel import kernel
 
+_FIRST_STEPS = 8
+"""How many steps are taken before any is measured: the engine compares batches 1, 2, 4, 8, ... with their parts."""
+
 Times = tuple[float, float]
 """Wall and CPU seconds of one turn."""
 
@@ -125,6 +128,8 @@ def compare_to_plain(name: str, method: str, repeats: int, threads: int) -> dict
     base = METHODS["plain"](*bench.make())
     try:
         step = METHODS[method](*bench.make())
+        for _ in range(_FIRST_STEPS):
+            step()
         turns = [_ratios(_time(base, bench.steps), _time(step, bench.steps)) for _ in range(repeats)]
     except Exception as error:
         first_line = str(error).partition("\n")[0]

@@ -2,8 +2,8 @@
 //
 //     sums[m, n] += sum_k scale[k] d(k, m) a(k, n),    d(k, m) = d.base[d.rows[k] + d.columns[m]], and so for a.
 //
-// In single precision scale[k] d(k, m) is rounded once, CHAIN products at most are added up one after the other, and all
-// further additions are in double. Offsets say where things lie, so that sequences of any layout and the patches that a
+// In single precision scale[k] and scale[k] d(k, m) are rounded, CHAIN products at most are added up one after the other,
+// and all further additions are in double. Offsets say where things lie, so that sequences of any layout and the patches that a
 // convolution sees are read where they are.
 
 #include <vector>
@@ -50,7 +50,7 @@ template <typename A> INLINE void tile(const A *d, const A *a, long depth, doubl
 }
 
 // `count` columns of an operand from `first` on at `depth` places from `start` on, place by place, and zeros up to Size.
-// With scales, every number times its place's, rounded once.
+// With scales, every number times its place's.
 template <typename T, typename A, int Size>
 static void pack(const Operand<T> &from, const double *scale, long start, long depth, long first, long count, A *to) {
     const long *columns = from.columns + first;
@@ -59,12 +59,11 @@ static void pack(const Operand<T> &from, const double *scale, long start, long d
     if (count < Size) std::memset(to, 0, depth * Size * sizeof(A));
     for (long k = 0; k < depth; k++, to += Size) {
         const T *row = from.base + from.rows[start + k];
+        const A by = scale ? A(scale[start + k]) : A(1);
         if (adjacent)
-            for (int j = 0; j < Size; j++) to[j] = A(row[columns[0] + j]);
+            for (int j = 0; j < Size; j++) to[j] = by * A(row[columns[0] + j]);
         else
-            for (int j = 0; j < count; j++) to[j] = A(row[columns[j]]);
-        if (scale)
-            for (int j = 0; j < Size; j++) to[j] = A(scale[start + k] * double(to[j]));
+            for (int j = 0; j < count; j++) to[j] = by * A(row[columns[j]]);
     }
 }
 

@@ -4,7 +4,7 @@ Both sums of this module are compiled code (``sums.cpp``) where there is a compi
 where there is none. With u = 2^-24 and m the sum of the magnitudes of all summands, as a matrix or vector of its own,
 
 ==============  =====================================================================================================
-``single``      each summand is rounded at most 34 times on its way into the sum: the error is at most
+``single``      each summand is rounded at most 36 times on its way into the sum: the error is at most
                 `ROUNDOFFS` u |m|, and what numbers below the smallest normal one lose (`inosgd.rounding`)
 otherwise       at most 2^11 times in float64, for up to 2^20 places: 2^-42 |m|
 ==============  =====================================================================================================
