@@ -11,7 +11,11 @@ from inosgd import _validate
 from inosgd._arrays import FloatArray
 
 MARGIN = 1e-5
-"""Clipped gradients stay below C (1 - MARGIN): float32 norms and products overshoot by up to 5e-7."""
+"""Clipped gradients stay below C (1 - MARGIN): room for the float64 roundings of norms, factors and coefficients.
+
+Those of float32 are covered elsewhere: norms are upper bounds (`inosgd.gradients.rules.forms`), and sums have a room of
+their own (`inosgd.rounding`).
+"""
 
 
 class Clipping(Protocol):
@@ -26,8 +30,8 @@ class FlatClipping:
     """g / max(1, |g| / C): longer gradients are shortened to the threshold, others are left alone.
 
     Guarantee:
-        factor x norm <= C (1 - MARGIN) for every example, so the clipped gradient stays within C after the
-        roundings of float32.
+        factor x norm <= C (1 - MARGIN) for every example, so that a gradient whose norm is at most the given one stays
+        within C after the roundings of float64.
 
     ============  ==========================================================
     norm          factor

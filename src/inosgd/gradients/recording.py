@@ -39,7 +39,7 @@ from inosgd.gradients.rules.rule import Gradients, rule_for
 from inosgd.gradients.written import Table, tables_of, unwritten
 from inosgd.rounding import CANCELLATION, ROUNDOFFS
 
-_SQUARE_ROOT_OF_NOTHING = 1e-150
+_UNDERFLOW = 1e-150
 """What may be left of a norm whose square is below the smallest float64."""
 
 
@@ -236,7 +236,7 @@ def read_page(task: Task, losses: torch.Tensor, records: Sequence[Record]) -> Pa
         nothing = torch.zeros_like(losses, dtype=torch.float64)
         found = added([form.bounds() for form in forms.values()] or [Bounds(nothing, nothing)])
         norms, magnitudes = (np.sqrt(each.cpu().numpy()) for each in found)
-        norms = np.maximum(norms, magnitudes / CANCELLATION) + _SQUARE_ROOT_OF_NOTHING
+        norms = np.maximum(norms, magnitudes / CANCELLATION) + _UNDERFLOW
         return Page(tuple(task.parameters.values()), losses.detach(), forms, norms, magnitudes, len(losses))
 
 
