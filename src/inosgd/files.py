@@ -7,8 +7,6 @@ import hashlib
 import os
 from pathlib import Path
 
-from inosgd.records import sync_folder
-
 
 def staged(path: Path) -> Path:
     """Where the file or folder at ``path`` is made before it gets its name."""
@@ -49,3 +47,17 @@ def read_regular(path: Path) -> bytes:
 def sha256(content: bytes) -> str:
     """The SHA-256 of ``content`` in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
+
+
+def synchronise(descriptor: int) -> None:
+    """Return when the file's content is on disk."""
+    getattr(os, "fdatasync", os.fsync)(descriptor)
+
+
+def sync_folder(folder: Path) -> None:
+    """Return when the names in ``folder`` are on disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from inosgd.errors import InvalidArgumentError, LedgerError
+from inosgd.files import sync_folder, synchronise
 
 Body = Mapping[str, Any]
 """What a record says: a ``kind`` and its own keys."""
@@ -190,20 +191,6 @@ class RecordFile:
             record=number,
             fault="unwritten",
         )
-
-
-def synchronise(descriptor: int) -> None:
-    """Return when the file's content is on disk."""
-    getattr(os, "fdatasync", os.fsync)(descriptor)
-
-
-def sync_folder(folder: Path) -> None:
-    """Return when the names in ``folder`` are on disk."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _lines(content: bytes) -> list[bytes]:

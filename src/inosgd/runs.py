@@ -52,13 +52,13 @@ from torch import nn
 from inosgd import _validate
 from inosgd.checkpoint import Checkpoint, copy_to_peers, erase_keys, read_checkpoint, restore, write_checkpoint
 from inosgd.errors import CheckpointError, InosgdError, InvalidArgumentError, RunLockedError
-from inosgd.files import read_regular, sha256, write_private
+from inosgd.files import read_regular, sha256, sync_folder, write_private
 from inosgd.keyed import new_key, training_digests
 from inosgd.ledger import Finding, History, Ledger, LedgerReport, replay, verify_ledger
 from inosgd.plan import Plan
 from inosgd.planning.verification import check_spent
 from inosgd.randomness import AgreedSource, RandomSource
-from inosgd.records import read_chain, sync_folder
+from inosgd.records import read_chain
 from inosgd.run_files import (
     CHECKPOINTS,
     DESCRIPTION,
