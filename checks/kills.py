@@ -39,9 +39,9 @@ from torch import nn
 
 from inosgd import INO_SGD, Budget, Owners, Plan, SecureSource, SeededSource, Trainer, TrainingState, make_plan
 from inosgd.gradients import supervised
-from inosgd.records import read_chain
-from inosgd.run_files import compare
-from inosgd.runs import RunFolder, begin, resume, train_durably, verify_run
+from inosgd.ledger.records import read_chain
+from inosgd.runs.files import compare
+from inosgd.runs.folder import RunFolder, begin, resume, train_durably, verify_run
 
 STEPS, EVERY, LONGEST = 60, 7, 0.5
 BUDGETS = {

@@ -35,8 +35,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from inosgd import INO_SGD, Owners, Plan, SecureSource, Trainer, TrainingState, make_plan, supervised
-from inosgd.datasets.mapped import MappedExamples
-from inosgd.datasets.parquet import ParquetExamples, ParquetRows
+from inosgd.data.mapped import MappedExamples
+from inosgd.data.parquet import ParquetExamples, ParquetRows
 from inosgd.training import train_step
 
 FEATURES = tuple(f"feature_{number}" for number in range(8))

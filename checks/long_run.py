@@ -25,8 +25,8 @@ import torch.nn.functional as F
 
 from inosgd import INO_SGD, SecureSource, Trainer, TrainingState, make_plan
 from inosgd.gradients import supervised
-from inosgd.runs import RunFolder, begin, train_durably
-from inosgd.studies.digits import DIGITS
+from inosgd.runs.folder import RunFolder, begin, train_durably
+from inosgd.study.digits import DIGITS
 from inosgd.training import every
 
 NOTES = 20

@@ -46,10 +46,10 @@ from inosgd.distributed import ALONE, Peers, SharedBatch, connect
 from inosgd.gradients import BookkeepingEngine, ReferenceEngine
 from inosgd.gradients.engine import Measured
 from inosgd.grid import Grid
+from inosgd.ledger.records import read_chain
 from inosgd.order import ORDERS
 from inosgd.randomness import AgreedSource
-from inosgd.records import read_chain
-from inosgd.runs import RunFolder, begin, resume, train_durably, verify_run
+from inosgd.runs.folder import RunFolder, begin, resume, train_durably, verify_run
 from tests.processes import Crew, Raised, crew_of
 
 COUNT, STEPS = 60, 4

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inosgd import progression
+from inosgd.runs import progression
 from inosgd.shown import rounded_down, rounded_up
 
 EPSILONS = st.floats(1e-12, 1e12)

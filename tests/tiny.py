@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from inosgd import INO_SGD, Budget, Owners, OwnerTable, Plan, Trainer, make_plan, supervised
-from inosgd.runs import RunFolder
+from inosgd.runs.folder import RunFolder
 
 STEPS = 12
 BUDGETS = {"strict": Budget(epsilon=1.0, delta=1e-5), "liberal": Budget(epsilon=8.0, delta=1e-5)}

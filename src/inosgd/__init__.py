@@ -19,15 +19,15 @@ from inosgd.errors import (
 )
 from inosgd.gradients import BookkeepingEngine, ReferenceEngine, replace_batchnorm, supervised
 from inosgd.importance import BetaTail, FunctionTail, Importance, StepTail, Tail
-from inosgd.ledger import Ledger, verify_ledger
+from inosgd.ledger.ledger import Ledger, verify_ledger
 from inosgd.mechanism import ino_sgm
 from inosgd.method import DP_SGD, IDP_SGD, INO_SGD, INO_SGD_FAIR, METHODS, Method
 from inosgd.owners import Budget, Owners, OwnerTable
 from inosgd.plan import Phase, Plan, Terms
 from inosgd.planning import Fairness, make_plan
-from inosgd.progression import Changes, carry_out, propose
 from inosgd.randomness import SecureSource, SeededSource
-from inosgd.runs import RunFolder, begin, resume, train_durably, verify_run
+from inosgd.runs.folder import RunFolder, begin, resume, train_durably, verify_run
+from inosgd.runs.progression import Changes, carry_out, propose
 from inosgd.training import Trainer, TrainingState, every, fit, train_step
 
 __version__ = _version("inosgd")

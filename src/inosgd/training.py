@@ -28,7 +28,7 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.examples import ExampleStore, as_store
 from inosgd.gradients import BookkeepingEngine, ExampleLosses, GradientEngine, trainable_parameters
 from inosgd.importance import importance_weights
-from inosgd.ledger import Ledger
+from inosgd.ledger.ledger import Ledger
 from inosgd.masks import torch_seeded_by
 from inosgd.mechanism import BoundedSum, release
 from inosgd.method import Method

@@ -21,8 +21,8 @@ from inosgd.audit.practice import honest
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine
 from inosgd.gradients.engine import BatchGradients, Measured
+from inosgd.parallel.runner import Failure
 from inosgd.rounding import Room
-from inosgd.studies.runner import Failure
 from tests.audit import tiny
 
 RUNS, CANARIES = 120, 3000

@@ -9,7 +9,7 @@ from inosgd.accounting.privacy_loss import PrivacyProfile, SampledGaussian, comp
 from inosgd.accounting.profile import best_true_positive_rate
 from inosgd.audit.claims import MOST_OWNERS, claim_of, highest_auc, highest_curve, subjects_of
 from inosgd.plan import Phase, Plan, Terms
-from inosgd.studies.study import Groups, StudyData
+from inosgd.study.study import Groups, StudyData
 from tests.audit import tiny
 
 

@@ -13,7 +13,7 @@ from inosgd.audit.membership import Attacked, _bound, attack, verdict
 from inosgd.audit.practice import Practice, honest
 from inosgd.audit.shadow import ShadowTask, membership, train_shadows
 from inosgd.models import perceptron
-from inosgd.studies.study import Settings, Study, StudyData, split_by_class
+from inosgd.study.study import Settings, Study, StudyData, split_by_class
 from tests.audit import tiny
 
 SUBJECTS = subjects_of(tiny.PLAN, tiny.DATA)

@@ -9,7 +9,7 @@ from inosgd.audit.canary import Game, Played, findings, play_task, tasks_of
 from inosgd.audit.practice import Practice, honest
 from inosgd.models import perceptron
 from inosgd.plan import Plan
-from inosgd.studies.study import Settings, Study, StudyData, split_by_class
+from inosgd.study.study import Settings, Study, StudyData, split_by_class
 
 BUDGETS = {"strict": Budget(epsilon=2.0, delta=1e-5), "liberal": Budget(epsilon=8.0, delta=1e-5)}
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.studyfile.writers import IMAGE_STUDY, STUDY, table_text, write_images, write_study
+from tests.study.writers import IMAGE_STUDY, STUDY, table_text, write_images, write_study
 
 
 def outcome_of(inosgd, tmp_path):

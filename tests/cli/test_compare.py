@@ -107,8 +107,8 @@ def test_bad_requests_end_in_one_error_and_leave_nothing(inosgd, tmp_path, argum
 
 
 def test_a_failure_in_the_middle_leaves_nothing(inosgd, tmp_path, monkeypatch):
+    from inosgd.compare import comparison
     from inosgd.errors import InosgdError
-    from inosgd.studies import comparison
 
     def fail(*_, **__):
         raise InosgdError("the model caught fire")

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from inosgd.datasets import load_npz
-from tests.datasets.test_networks import FakeTimm
-from tests.datasets.writers import write_cardiotocography, write_chest_xray, write_cifar
+from inosgd.paper.datasets import load_npz
+from tests.data.test_networks import FakeTimm
+from tests.data.writers import write_cardiotocography, write_chest_xray, write_cifar
 
 
 @pytest.fixture(autouse=True)

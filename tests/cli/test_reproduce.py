@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 
 from inosgd.cli import reproduce
-from inosgd.datasets import ASSIGNMENTS, synthetic
-from inosgd.studies.registry import SETTINGS, study_of
+from inosgd.paper.datasets import ASSIGNMENTS, synthetic
+from inosgd.paper.registry import SETTINGS, study_of
 
 
 @pytest.fixture

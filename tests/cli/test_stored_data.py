@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.cli.test_train import interrupted_run, same_bits
-from tests.studyfile.test_opening import write_list
-from tests.studyfile.test_stored import ON_DISK, array_study, arrays, columns, write_arrays, write_parquet
-from tests.studyfile.writers import IMAGE_STUDY, write_images, write_study
+from tests.study.test_opening import write_list
+from tests.study.test_stored import ON_DISK, array_study, arrays, columns, write_arrays, write_parquet
+from tests.study.writers import IMAGE_STUDY, write_images, write_study
 
 NO_REPORT = ("--json", "--no-report")
 

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from inosgd.models.saved import inputs_in_words
-from inosgd.studyfile import load_data, read_study
-from inosgd.studyfile.encoding import encoding_from_json
-from tests.studyfile.writers import OWNERS, write_study
+from inosgd.study import load_data, read_study
+from inosgd.study.encoding import encoding_from_json
+from tests.study.writers import OWNERS, write_study
 
 FACTORY = """
 import torch

@@ -15,11 +15,11 @@ from safetensors.numpy import load_file
 
 from inosgd.accounting.reference import reference_epsilon
 from inosgd.cli.ledger import _differences
-from inosgd.runs import RunFolder
-from inosgd.studyfile import create_run, finish, prepare, read_study
-from inosgd.studyfile.runs import begin_training
+from inosgd.runs.folder import RunFolder
+from inosgd.study import create_run, finish, prepare, read_study
+from inosgd.study.running import begin_training
 from inosgd.training import train_step
-from tests.studyfile.writers import IMAGE_STUDY, OWNERS, table_text, write_images, write_study
+from tests.study.writers import IMAGE_STUDY, OWNERS, table_text, write_images, write_study
 
 
 def weights(folder: Path) -> dict[str, np.ndarray]:

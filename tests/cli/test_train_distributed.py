@@ -18,9 +18,9 @@ from safetensors.numpy import load_file
 from inosgd import training
 from inosgd.cli import main
 from inosgd.distributed import Peers
-from inosgd.runs import RunFolder, verify_run
+from inosgd.runs.folder import RunFolder, verify_run
 from tests.processes import Raised, crew_of
-from tests.studyfile.writers import write_study
+from tests.study.writers import write_study
 
 COMMANDS = ("inosgd.cli.train", "inosgd.cli.resume", __name__)
 SAME = 5e-5

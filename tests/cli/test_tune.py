@@ -8,7 +8,7 @@ import stat
 import pytest
 
 from inosgd.tuning import private
-from tests.studyfile.writers import write_study
+from tests.study.writers import write_study
 
 SPACE = ("--learning-rate", "1,2", "--jobs", 1)
 

@@ -10,7 +10,7 @@ import pytest
 
 from inosgd import SeededSource
 from inosgd.cli.watch import Pace, Seen, _time_left, look
-from inosgd.runs import RunFolder, begin, train_durably
+from inosgd.runs.folder import RunFolder, begin, train_durably
 from tests import tiny
 
 

@@ -21,26 +21,26 @@ import torch
 from PIL import Image
 
 from inosgd import Plan, SeededSource
-from inosgd.checkpoint import read_checkpoint, restore
-from inosgd.datasets.arrays import array_numbers, array_texts, read_arrays
-from inosgd.datasets.budgets import read_owner_table
-from inosgd.datasets.cifar import read_records
-from inosgd.datasets.idx import read_idx
-from inosgd.datasets.image_folder import ImageFormat, inside, read_images
-from inosgd.datasets.mapped import MappedExamples
-from inosgd.datasets.npz import names_in, read_npz
-from inosgd.datasets.parquet import ParquetExamples
-from inosgd.datasets.tables import read_table
+from inosgd.data.arrays import array_numbers, array_texts, read_arrays
+from inosgd.data.budgets import read_owner_table
+from inosgd.data.image_folder import ImageFormat, inside, read_images
+from inosgd.data.mapped import MappedExamples
+from inosgd.data.npz import names_in, read_npz
+from inosgd.data.parquet import ParquetExamples
+from inosgd.data.tables import read_table
 from inosgd.files import sha256
-from inosgd.ledger import KnownCheckpoint, Ledger
+from inosgd.ledger.ledger import KnownCheckpoint, Ledger
+from inosgd.ledger.records import START, Position, encode
 from inosgd.models.saved import read_description
-from inosgd.records import START, Position, encode
-from inosgd.runs import RunFolder, begin, train_durably
-from inosgd.studyfile import load_data, read_budgets, read_study
-from inosgd.studyfile.prediction import predict
+from inosgd.paper.datasets.cifar import read_records
+from inosgd.paper.datasets.idx import read_idx
+from inosgd.runs.checkpoint import read_checkpoint, restore
+from inosgd.runs.folder import RunFolder, begin, train_durably
+from inosgd.study import load_data, read_budgets, read_study
+from inosgd.study.prediction import predict
 from tests import tiny
-from tests.datasets.writers import cifar_bytes, idx_bytes
-from tests.studyfile.writers import STUDY, table_text, write_study
+from tests.data.writers import cifar_bytes, idx_bytes
+from tests.study.writers import STUDY, table_text, write_study
 
 
 @dataclass(frozen=True)
@@ -180,8 +180,8 @@ def _index(path: Path) -> None:
 @cache
 def saved_model() -> dict[str, bytes]:
     """The files of a model that a study trained."""
-    from inosgd.studyfile import create_run, finish, prepare
-    from inosgd.studyfile.runs import begin_training
+    from inosgd.study import create_run, finish, prepare
+    from inosgd.study.running import begin_training
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -17,14 +17,14 @@ import pyarrow.parquet
 import pytest
 from PIL import Image
 
-from inosgd.datasets import files
-from inosgd.datasets.arrays import read_arrays
-from inosgd.datasets.idx import read_idx
-from inosgd.datasets.image_folder import ImageFormat, read_images
-from inosgd.datasets.npz import read_npz
-from inosgd.datasets.parquet import ParquetRows
-from inosgd.datasets.tables import read_table
+from inosgd.data import files
+from inosgd.data.arrays import read_arrays
+from inosgd.data.image_folder import ImageFormat, read_images
+from inosgd.data.npz import read_npz
+from inosgd.data.parquet import ParquetRows
+from inosgd.data.tables import read_table
 from inosgd.errors import InvalidArgumentError
+from inosgd.paper.datasets.idx import read_idx
 from tests.hostile.readers import zip_of
 
 

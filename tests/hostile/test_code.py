@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from inosgd.errors import InosgdError
-from inosgd.studyfile import read_study
-from inosgd.studyfile.building import study_model
-from inosgd.studyfile.data import load_data
+from inosgd.study import read_study
+from inosgd.study.building import study_model
+from inosgd.study.data import load_data
 from tests.hostile.readers import READERS, zip_of
-from tests.studyfile.writers import write_study
+from tests.study.writers import write_study
 
 SOURCES = Path(__file__).parents[2] / "src" / "inosgd"
 
@@ -125,7 +125,7 @@ def test_a_factory_that_a_study_names_is_not_imported_unless_it_is_allowed_by_it
 def test_a_saved_model_that_names_a_factory_does_not_import_it(tmp_path):
     import json
 
-    from inosgd.studyfile.prediction import predict
+    from inosgd.study.prediction import predict
     from tests.hostile.readers import saved_model
 
     mark = tmp_path / "imported"

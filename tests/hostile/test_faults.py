@@ -291,7 +291,7 @@ def test_a_full_disk_stops_a_step_before_its_release(tmp_path, monkeypatch):
     def no_room(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("inosgd.records.synchronise", no_room)
+    monkeypatch.setattr("inosgd.ledger.records.synchronise", no_room)
     with pytest.raises(InosgdError, match="No space left"):
         train_step(trainer, state)
     assert picture(state) == before

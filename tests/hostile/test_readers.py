@@ -110,7 +110,7 @@ def test_names_of_images_that_lead_out_of_their_folder_are_refused(name, tmp_pat
     folder.mkdir()
     (tmp_path / "outside.png").write_bytes(READERS["png"].good())
     (folder / "link.png").symlink_to(tmp_path / "outside.png")
-    from inosgd.datasets.image_folder import inside
+    from inosgd.data.image_folder import inside
 
     with pytest.raises(InvalidArgumentError, match="row 1"):
         inside(folder, [name], folder / "index.csv")

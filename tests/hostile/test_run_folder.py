@@ -17,18 +17,18 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from inosgd import ledger
 from inosgd.cli import app
 from inosgd.cli.report import report_at_end
 from inosgd.errors import CheckpointError, InosgdError, InvalidArgumentError, LedgerError
+from inosgd.ledger import ledger
 from inosgd.owners import Budget
-from inosgd.progression import Changes, PlanSettings, carry_out, propose
-from inosgd.run_files import NOT_COVERED
-from inosgd.runs import RunFolder, train_durably, verify_run
-from inosgd.studyfile import create_run, finish, prepare, read_study
-from inosgd.studyfile.data import joined_data, load_data
-from inosgd.studyfile.runs import begin_training, joined_file, prepare_again, resume_training, run_study
-from tests.studyfile.writers import table_text, write_study
+from inosgd.runs.files import NOT_COVERED
+from inosgd.runs.folder import RunFolder, train_durably, verify_run
+from inosgd.runs.progression import Changes, PlanSettings, carry_out, propose
+from inosgd.study import create_run, finish, prepare, read_study
+from inosgd.study.data import joined_data, load_data
+from inosgd.study.running import begin_training, joined_file, prepare_again, resume_training, run_study
+from tests.study.writers import table_text, write_study
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = ("edited", "removed", "replaced")

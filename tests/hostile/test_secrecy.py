@@ -19,12 +19,12 @@ import numpy as np
 import pytest
 
 from inosgd import SecureSource, TrainingState, errors, train_step
-from inosgd.checkpoint import write_checkpoint
 from inosgd.mechanism import BoundedSum
 from inosgd.order import Candidates
-from inosgd.studyfile import load_data, prepare, read_study
-from inosgd.studyfile.data import held_out_rows
-from tests.studyfile.writers import OWNERS, STUDY, table_text
+from inosgd.runs.checkpoint import write_checkpoint
+from inosgd.study import load_data, prepare, read_study
+from inosgd.study.data import held_out_rows
+from tests.study.writers import OWNERS, STUDY, table_text
 
 ROWS = 90
 DOSES = [1.7302518, -2.6180339, 0.5772156]

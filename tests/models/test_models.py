@@ -142,7 +142,7 @@ def test_the_engine_is_exact_on_padded_names(front):
 
 
 def test_symbols_are_those_of_the_surnames():
-    names = pytest.importorskip("inosgd.datasets.names")
+    names = pytest.importorskip("inosgd.paper.datasets.names")
     assert (names.SYMBOLS, names.PADDING) == (SYMBOLS, PADDING)
 
 

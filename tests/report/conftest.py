@@ -13,7 +13,7 @@ import torch
 
 from inosgd import SeededSource
 from inosgd.report.extras import FILES
-from inosgd.runs import begin, train_durably
+from inosgd.runs.folder import begin, train_durably
 from tests import tiny
 from tests.report.materials import material_of, write_comparison
 

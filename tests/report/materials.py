@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from inosgd.analysis.evaluation import Evaluation, OwnerQuality
+from inosgd.compare.comparison import compare, summarize, verdict
+from inosgd.compare.entrant import entrants
+from inosgd.compare.results import GroupTerms, Result
 from inosgd.method import method_named
 from inosgd.report.material import Material, MethodRow, OwnerFacts, main_labels
 from inosgd.report.verdicts import with_verdict
-from inosgd.studies import DIGITS
-from inosgd.studies.comparison import compare, summarize, verdict
-from inosgd.studies.entrant import entrants
-from inosgd.studies.results import GroupTerms, Result
+from inosgd.study.built_in import DIGITS
 
 METHODS = ("dp-sgd", "idp-sgd", "ino-sgd", "ino-sgd-fair", "another")
 

@@ -13,7 +13,7 @@ import pytest
 from inosgd.report import read_runs, write_report
 from inosgd.report.charts import CHARTS
 from inosgd.report.page import page, safe_json
-from inosgd.studyfile.description import GUARANTEE, NOT_COVERED
+from inosgd.study.description import GUARANTEE, NOT_COVERED
 from tests.report.materials import material_of
 
 MOST_BYTES = 6_000_000

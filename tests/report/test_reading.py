@@ -10,7 +10,7 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.report import read_runs
 from inosgd.report.material import MOST_MAIN_ROWS, MethodRow, main_labels
 from inosgd.report.verdicts import verdict_of
-from inosgd.runs import RunFolder
+from inosgd.runs.folder import RunFolder
 
 
 def test_a_comparison(compared):

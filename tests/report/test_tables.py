@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from inosgd.compare import views
 from inosgd.report import tables
 from inosgd.report.page import compact
 from inosgd.report.sections import numbers
-from inosgd.studies import views
 from tests.report.materials import material_of
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inosgd.errors import InosgdError, InvalidArgumentError
-from inosgd.studyfile.reading import read_study
+from inosgd.study.reading import read_study
 from inosgd.tuning import Space
 from inosgd.tuning.toml import toml_text
-from tests.studyfile.writers import write_study
+from tests.study.writers import write_study
 
 plain = st.one_of(
     st.booleans(),

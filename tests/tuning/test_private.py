@@ -15,15 +15,15 @@ from dp_accounting.rdp import RdpAccountant
 from inosgd.accounting.selection import NegativeBinomialTrials, PoissonTrials, trials_named
 from inosgd.errors import InfeasibleError, InosgdError, InvalidArgumentError
 from inosgd.owners import OwnerTable
+from inosgd.parallel.runner import Failure
+from inosgd.parallel.workers import Workers
 from inosgd.planning import make_plan
 from inosgd.randomness import SeededSource
-from inosgd.studies.runner import Failure
-from inosgd.studies.workers import Workers
-from inosgd.studyfile.reading import read_study
+from inosgd.study.reading import read_study
 from inosgd.tuning import Space, price_tuning, private, tune_on_private_data
 from inosgd.tuning.pricing import fitted, tuning_epsilons
 from inosgd.tuning.private import described, price_list
-from tests.studyfile.writers import write_study
+from tests.study.writers import write_study
 
 SPACE = Space(learning_rates=(0.5, 2.0), variants=("scale", "fair"))
 DELTA = 1e-5

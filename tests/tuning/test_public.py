@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from inosgd.errors import InosgdError, InvalidArgumentError
-from inosgd.studies.workers import Workers
-from inosgd.studyfile.reading import read_study
+from inosgd.parallel.workers import Workers
+from inosgd.study.reading import read_study
 from inosgd.tuning import Space, tune_on_public_data
-from tests.studyfile.writers import write_study
+from tests.study.writers import write_study
 
 ALONE = Workers(jobs=1)
 

@@ -27,7 +27,7 @@ from inosgd.order import Candidates
 from inosgd.plan import Terms
 from inosgd.randomness import RandomSource
 from inosgd.rounding import Room
-from inosgd.studies.study import StudyData
+from inosgd.study.study import StudyData
 
 ACTIVATIONS = (nn.Tanh, nn.ReLU, nn.Sigmoid, nn.GELU, nn.ELU, nn.SiLU, nn.LeakyReLU)
 

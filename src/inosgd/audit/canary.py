@@ -73,11 +73,11 @@ from inosgd.gradients import supervised
 from inosgd.importance import importance_weights
 from inosgd.order import Candidates
 from inosgd.owners import OwnerTable
+from inosgd.parallel.runner import Failure, run_all
+from inosgd.parallel.workers import LOCAL, Workers
 from inosgd.plan import Phase, Plan, Terms
 from inosgd.randomness import RandomSource, SeededSource, uniforms
-from inosgd.studies.runner import Failure, run_all
-from inosgd.studies.study import Study, StudyData
-from inosgd.studies.workers import LOCAL, Workers
+from inosgd.study.study import Study, StudyData
 from inosgd.training import StepDiagnostics, TrainingState, fit
 
 GRADIENT_NORM = 10.0

@@ -12,7 +12,7 @@ from inosgd import _validate
 from inosgd._arrays import FloatArray, IntArray
 from inosgd.accounting.privacy_loss import PrivacyProfile, SampledGaussian, compose
 from inosgd.plan import Plan
-from inosgd.studies.study import StudyData
+from inosgd.study.study import StudyData
 
 MOST_OWNERS = 12
 """With more owners than this, audits are told by the study's groups."""

@@ -29,7 +29,7 @@ from inosgd.audit.practice import Practice
 from inosgd.gradients import supervised
 from inosgd.modes import evaluating
 from inosgd.randomness import SeededSource, uniforms
-from inosgd.studies.study import Study, StudyData
+from inosgd.study.study import Study, StudyData
 from inosgd.training import fit
 
 STACKED = 32

@@ -27,21 +27,21 @@ from inosgd.audit.shadow import tasks_for, train_shadows
 from inosgd.audit.store import AuditFolder, confidences_of, shadow_name
 from inosgd.cli.console import messages, plain_table, results, rounded_up
 from inosgd.cli.workers import Address, Backend, Jobs, chosen_workers
-from inosgd.datasets.location import data_folder
+from inosgd.compare.entrant import entrants
 from inosgd.errors import InvalidArgumentError
 from inosgd.files import sha256
 from inosgd.method import METHODS, Method, method_named
 from inosgd.owners import OwnerTable
+from inosgd.paper.datasets.location import data_folder
+from inosgd.paper.registry import SCALES, SETTINGS, study_named
+from inosgd.parallel.runner import Failure, failures_error, run_all
+from inosgd.parallel.workers import Workers
 from inosgd.plan import Plan
 from inosgd.planning import VARIANTS, make_plan
 from inosgd.report.measuring import keep
 from inosgd.report.reading import read_run
-from inosgd.studies import STUDIES
-from inosgd.studies.entrant import entrants
-from inosgd.studies.registry import SCALES, SETTINGS, study_named
-from inosgd.studies.runner import Failure, failures_error, run_all
-from inosgd.studies.study import Study, StudyData
-from inosgd.studies.workers import Workers
+from inosgd.study.built_in import STUDIES
+from inosgd.study.study import Study, StudyData
 
 app = typer.Typer(
     help="Attack a training: lower bounds on what every owner loses, beside what is accounted for.",

@@ -11,17 +11,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from inosgd.cli.console import messages, plain_table, results
-from inosgd.datasets.tables import closest
+from inosgd.data.tables import closest
 from inosgd.errors import InvalidArgumentError
-from inosgd.ledger import Ledger
+from inosgd.ledger.ledger import Ledger
 from inosgd.owners import Budget
 from inosgd.planning import Fairness
-from inosgd.progression import Changes, PlanSettings, Proposal, carry_out, propose
-from inosgd.runs import RunFolder
+from inosgd.runs.folder import RunFolder
+from inosgd.runs.progression import Changes, PlanSettings, Proposal, carry_out, propose
 from inosgd.shown import rounded_up
-from inosgd.studyfile.data import joined_data, load_data
-from inosgd.studyfile.reading import StudyFile
-from inosgd.studyfile.runs import forget_model, joined_file, run_study
+from inosgd.study.data import joined_data, load_data
+from inosgd.study.reading import StudyFile
+from inosgd.study.running import forget_model, joined_file, run_study
 
 
 def budgets_command(

@@ -20,16 +20,16 @@ from inosgd.cli.folders import run_folder
 from inosgd.cli.report import report_at_end
 from inosgd.cli.words import words
 from inosgd.cli.workers import Address, Backend, Jobs, chosen_workers
+from inosgd.compare.comparison import Summary, compare, summarize, verdict
+from inosgd.compare.entrant import Entrant, entrants
+from inosgd.compare.run import Run
 from inosgd.errors import InvalidArgumentError
 from inosgd.method import METHODS, method_named
+from inosgd.parallel.workers import Workers
 from inosgd.planning import VARIANTS
 from inosgd.report.measuring import measure_and_keep
-from inosgd.studies import STUDIES
-from inosgd.studies.comparison import Summary, compare, summarize, verdict
-from inosgd.studies.entrant import Entrant, entrants
-from inosgd.studies.run import Run
-from inosgd.studies.study import Study
-from inosgd.studies.workers import Workers
+from inosgd.study.built_in import STUDIES
+from inosgd.study.study import Study
 
 
 def compare_command(

@@ -15,12 +15,12 @@ from rich.progress import track
 
 from inosgd import _validate
 from inosgd.cli.console import messages, results
-from inosgd.datasets.catalogue import CATALOGUE
-from inosgd.datasets.download import obtain
-from inosgd.datasets.image_folder import ImageFormat, find_images, read_images
-from inosgd.datasets.location import data_folder
-from inosgd.datasets.networks import Network, embed, load_network
+from inosgd.data.image_folder import ImageFormat, find_images, read_images
+from inosgd.data.networks import Network, embed, load_network
 from inosgd.errors import InvalidArgumentError
+from inosgd.paper.datasets.catalogue import CATALOGUE
+from inosgd.paper.datasets.download import obtain
+from inosgd.paper.datasets.location import data_folder
 
 PARTS = ("train", "test")
 

@@ -10,10 +10,10 @@ import typer
 from inosgd.cli.console import messages, results
 from inosgd.cli.words import words
 from inosgd.cli.workers import Address, Backend, Jobs, chosen_workers
-from inosgd.datasets.location import data_folder
 from inosgd.errors import InvalidArgumentError
-from inosgd.studies.evidence import EVIDENCE, Evidence, collect
-from inosgd.studies.evidence_report import render
+from inosgd.paper.datasets.location import data_folder
+from inosgd.paper.evidence import EVIDENCE, Evidence, collect
+from inosgd.paper.evidence_report import render
 
 NAMES = [evidence.name for evidence in EVIDENCE]
 

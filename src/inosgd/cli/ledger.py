@@ -11,8 +11,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from inosgd.cli.console import messages, plain_table, results
-from inosgd.ledger import Ledger
-from inosgd.runs import RunFolder, verify_run
+from inosgd.ledger.ledger import Ledger
+from inosgd.runs.folder import RunFolder, verify_run
 from inosgd.shown import rounded_down, rounded_up
 
 

@@ -10,7 +10,7 @@ import typer
 from inosgd.cli.console import results
 from inosgd.cli.folders import write_whole
 from inosgd.errors import InvalidArgumentError
-from inosgd.studyfile.example import example_data, example_study
+from inosgd.study.example import example_data, example_study
 
 
 def new_command(

@@ -17,7 +17,7 @@ from inosgd.analysis.plans import budget_curves, compare_variants, describe_plan
 from inosgd.cli.console import messages, results
 from inosgd.cli.folders import write_whole
 from inosgd.cli.plan_tables import comparison_tables, curve_tables, plan_tables
-from inosgd.datasets.budgets import read_owner_table
+from inosgd.data.budgets import read_owner_table
 from inosgd.errors import InvalidArgumentError
 from inosgd.owners import OwnerTable
 from inosgd.plan import Plan

@@ -14,7 +14,7 @@ from rich.markup import escape
 from inosgd.cli.console import messages
 from inosgd.cli.folders import write_whole
 from inosgd.errors import InvalidArgumentError
-from inosgd.studyfile.prediction import Predictions, predict
+from inosgd.study.prediction import Predictions, predict
 
 
 def predict_command(

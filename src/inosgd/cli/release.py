@@ -8,12 +8,12 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from inosgd.checkpoint import Checkpoint
 from inosgd.cli.console import results
 from inosgd.errors import InvalidArgumentError
-from inosgd.run_files import MODEL
-from inosgd.runs import RunFolder
-from inosgd.studyfile.runs import prepare_again, save_checkpoint
+from inosgd.runs.checkpoint import Checkpoint
+from inosgd.runs.files import MODEL
+from inosgd.runs.folder import RunFolder
+from inosgd.study.running import prepare_again, save_checkpoint
 
 
 def release_command(

@@ -13,10 +13,10 @@ from rich.status import Status
 from rich.table import Table
 
 from inosgd.cli.console import plain_table, results
-from inosgd.runs import RunFolder
+from inosgd.runs.folder import RunFolder
 from inosgd.shown import rounded_up
-from inosgd.studyfile.runs import Outcome, Prepared
-from inosgd.studyfile.sources import Progress
+from inosgd.study.running import Outcome, Prepared
+from inosgd.study.sources import Progress
 
 FILES_BETWEEN_SIGNS = 100
 

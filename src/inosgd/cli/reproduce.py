@@ -18,19 +18,19 @@ from inosgd.cli.console import messages, plain_table, results
 from inosgd.cli.report import report_at_end
 from inosgd.cli.words import words_if_given
 from inosgd.cli.workers import Address, Backend, Jobs, chosen_workers
-from inosgd.datasets.location import data_folder
+from inosgd.compare import views
+from inosgd.compare.conditions import condition_along
+from inosgd.compare.entrant import Entrant
+from inosgd.compare.reproduction import configuration, missing_tasks, reproduce, with_learning_rate
+from inosgd.compare.results import ResultStore
 from inosgd.errors import InvalidArgumentError
+from inosgd.paper.datasets.location import data_folder
+from inosgd.paper.experiments import EXPERIMENTS, chosen_methods, experiment_named, with_fairness
+from inosgd.paper.registry import SCALES, SETTINGS, study_named
+from inosgd.parallel.workers import Workers
 from inosgd.planning import VARIANTS, Fairness
 from inosgd.report.measuring import keep, weights_of
-from inosgd.studies import views
-from inosgd.studies.conditions import condition_along
-from inosgd.studies.entrant import Entrant
-from inosgd.studies.experiments import EXPERIMENTS, chosen_methods, experiment_named, with_fairness
-from inosgd.studies.registry import SCALES, SETTINGS, study_named
-from inosgd.studies.reproduction import configuration, missing_tasks, reproduce, with_learning_rate
-from inosgd.studies.results import ResultStore
-from inosgd.studies.study import Study
-from inosgd.studies.workers import Workers
+from inosgd.study.study import Study
 
 Entered = dict[str, list[Entrant]]
 """The rows of every variant."""

@@ -17,8 +17,8 @@ from inosgd.cli.reports import reading_shown_by, show_outcome
 from inosgd.cli.train import CHECKPOINTS, resumable
 from inosgd.distributed import Peers, connect
 from inosgd.errors import TrainingStoppedError
-from inosgd.runs import RunFolder
-from inosgd.studyfile.runs import Prepared, finish, follow, prepare_again, resume_training
+from inosgd.runs.folder import RunFolder
+from inosgd.study.running import Prepared, finish, follow, prepare_again, resume_training
 
 
 def resume_command(

@@ -20,9 +20,9 @@ from inosgd.cli.report import report_at_end
 from inosgd.cli.reports import reading_shown_by, show_outcome
 from inosgd.distributed import Peers, connect
 from inosgd.errors import InosgdError, InvalidArgumentError, PeerLostError
-from inosgd.runs import RunFolder
-from inosgd.studyfile.reading import StudyFile, read_study
-from inosgd.studyfile.runs import Prepared, begin_training, create_run, finish, follow, prepare
+from inosgd.runs.folder import RunFolder
+from inosgd.study.reading import StudyFile, read_study
+from inosgd.study.running import Prepared, begin_training, create_run, finish, follow, prepare
 
 CHECKPOINTS = 10
 """How many checkpoints a run has unless told otherwise."""

@@ -24,7 +24,7 @@ from inosgd.files import write_private
 from inosgd.models.saved import save_model
 from inosgd.randomness import SecureSource
 from inosgd.shown import rounded_up
-from inosgd.studyfile.reading import StudyFile, read_study
+from inosgd.study.reading import StudyFile, read_study
 from inosgd.tuning.candidates import Space
 from inosgd.tuning.pricing import Priced, price_tuning
 from inosgd.tuning.private import Chosen, described, price_list, tune_on_private_data

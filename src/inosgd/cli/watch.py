@@ -21,8 +21,8 @@ from rich.text import Text
 from inosgd import _validate
 from inosgd._arrays import FloatArray
 from inosgd.cli.console import plain_table, results
-from inosgd.ledger import Ledger
-from inosgd.runs import RunFolder
+from inosgd.ledger.ledger import Ledger
+from inosgd.runs.folder import RunFolder
 from inosgd.shown import rounded_up
 
 MOST_OWNERS = 20

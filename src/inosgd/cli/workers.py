@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from inosgd.cli.console import messages
-from inosgd.studies.workers import BACKENDS, RETRIES, Workers, connected
+from inosgd.parallel.workers import BACKENDS, RETRIES, Workers, connected
 
 Jobs = Annotated[
     int | None, typer.Option(help="Trainings at a time; one per core, or as many as the cluster has, if not given.")

@@ -1,7 +1,7 @@
 """LS: the character LSTM of the paper, Embedding - LSTM - Linear.
 
 A name is the UTF-8 bytes of its letters (symbols 0 to 255) between a begin (257) and an end (258), filled up with
-padding (256) to a common length, as `inosgd.datasets.names` writes it. Padding and privacy:
+padding (256) to a common length, as `inosgd.paper.datasets.names` writes it. Padding and privacy:
 
     The state is taken at a name's last real symbol. Names are read forwards, so with padding *behind* a name its
     scores, loss and gradient are the same however much padding there is. With padding *in front* the last real symbol

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from inosgd.analysis.evaluation import Evaluation
+from inosgd.compare.results import GroupTerms, Result
 from inosgd.plan import Plan
 from inosgd.planning import signals
 from inosgd.report.extras import read_extras
 from inosgd.report.material import Material, MethodRow, OwnerFacts, by_budget, main_labels
-from inosgd.studies import STUDIES
-from inosgd.studies.results import GroupTerms, Result
+from inosgd.study.built_in import STUDIES
 
 SEEDED = (
     "Seeded runs: whoever knows the seed can remove the noise. They are for comparing methods; none of these models "

@@ -1,6 +1,6 @@
 """Extras: measurements beside a run that not every run has, each in a file of its own.
 
-condition.json    {row: what `inosgd.studies.conditions.condition_along` gives}
+condition.json    {row: what `inosgd.compare.conditions.condition_along` gives}
 weights.json      {row: {"steps": [...], "owners": {name: [mean weight, ...]}, "measured_on": "..."}}
 audit.json        {row: {owner: {"false_positive_rates": [...], "true_positive_rates": [...], "area": ...,
                   "highest_true_positive_rates": [...], "highest_area": ...}}}, by ``inosgd audit lira --into``; the

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from inosgd.compare.results import Result
+from inosgd.compare.views import BASELINE, Rows
 from inosgd.errors import InvalidArgumentError
-from inosgd.studies.results import Result
-from inosgd.studies.views import BASELINE, Rows
 
 MOST_MAIN_ROWS = 6
 """With more rows than this, some are drawn everywhere and the others only as points of the Pareto chart."""
@@ -64,7 +64,7 @@ class Material:
         facts: Names and values of what else there is to know: steps, batch, accountant.
         verdict: One sentence.
         classes: The name of each class, and whose it is where that is known.
-        condition: The condition of Thm. 3.1, by row, as `inosgd.studies.conditions` gives it.
+        condition: The condition of Thm. 3.1, by row, as `inosgd.compare.conditions` gives it.
         weights: Mean importance weights, by row.
         roc: Curves of a membership audit, by row and owner.
         unaccounted: What voids or weakens the promise for this very run; the gravest first.

@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from inosgd.compare.conditions import condition_along
+from inosgd.compare.entrant import Entrant
+from inosgd.compare.weights import weights_along
 from inosgd.errors import InvalidArgumentError
 from inosgd.files import write_private
 from inosgd.report.extras import FILES
-from inosgd.studies.conditions import condition_along
-from inosgd.studies.entrant import Entrant
-from inosgd.studies.study import Study
-from inosgd.studies.weights import weights_along
+from inosgd.study.study import Study
 
 
 def measure_and_keep(study: Study, rows: Sequence[Entrant], seed: int, folder: Path) -> None:

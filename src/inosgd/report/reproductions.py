@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 from inosgd.accounting.spending import Exposures, epsilons
-from inosgd.datasets import ASSIGNMENTS, Assignment
-from inosgd.datasets.cifar_classes import CIFAR_10, CIFAR_100
+from inosgd.compare.results import Result
 from inosgd.errors import InvalidArgumentError
+from inosgd.paper.datasets import ASSIGNMENTS, Assignment
+from inosgd.paper.datasets.cifar_classes import CIFAR_10, CIFAR_100
+from inosgd.paper.registry import SETTINGS
 from inosgd.report.comparisons import SEEDED, facts_of
 from inosgd.report.extras import read_extras
 from inosgd.report.material import Material, MethodRow, OwnerFacts, by_budget, main_labels
 from inosgd.report.verdicts import with_verdict
-from inosgd.studies.registry import SETTINGS
-from inosgd.studies.results import Result
 
 MODELS = {
     "MLP": "perceptron",

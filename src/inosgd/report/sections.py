@@ -10,7 +10,7 @@ from inosgd.report.material import Material, MethodRow, OwnerFacts
 from inosgd.report.tables import Table, rows_of
 from inosgd.report.verdicts import mean_of, worst_owner
 from inosgd.shown import EXACT, rounded_up
-from inosgd.studyfile.description import GUARANTEE, NOT_COVERED
+from inosgd.study.description import GUARANTEE, NOT_COVERED
 
 LISTED_OWNERS = 6
 

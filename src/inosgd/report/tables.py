@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from inosgd.analysis.summary import mean_sd
+from inosgd.compare import views
+from inosgd.compare.results import Result
+from inosgd.compare.views import Rows
 from inosgd.report.material import Material, OwnerFacts
 from inosgd.shown import rounded_up
-from inosgd.studies import views
-from inosgd.studies.results import Result
-from inosgd.studies.views import Rows
 
 Table = dict[str, list[Any]]
 

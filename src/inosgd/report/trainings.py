@@ -12,9 +12,9 @@ from inosgd.report.comparisons import owners_of, result_of, terms_of
 from inosgd.report.extras import read_extras
 from inosgd.report.material import Material, MethodRow, by_budget
 from inosgd.report.verdicts import with_verdict
-from inosgd.runs import RunFolder
-from inosgd.studyfile.description import SEEDED
-from inosgd.studyfile.runs import run_study
+from inosgd.runs.folder import RunFolder
+from inosgd.study.description import SEEDED
+from inosgd.study.running import run_study
 
 STOPPED = "Stopped before its plan was done: what is shown is where it stands."
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from inosgd.analysis.evaluation import Evaluation
 from inosgd.analysis.summary import MeanSd, mean_sd
+from inosgd.compare import views
+from inosgd.compare.results import Result
 from inosgd.report.material import Material, MethodRow
-from inosgd.studies import views
-from inosgd.studies.results import Result
 
 CERTAIN = 0.05
 """A difference with a smaller p-value is told as one."""

@@ -12,7 +12,7 @@ from inosgd import _validate
 from inosgd.errors import InvalidArgumentError
 from inosgd.method import METHODS
 from inosgd.planning import VARIANTS
-from inosgd.studyfile.reading import StudyFile, parse_study
+from inosgd.study.reading import StudyFile, parse_study
 from inosgd.tuning.toml import toml_text
 
 

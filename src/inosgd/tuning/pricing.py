@@ -14,9 +14,9 @@ from inosgd.accounting.selection import PoissonTrials, Trials, profile_epsilons,
 from inosgd.errors import InfeasibleError, InvalidArgumentError
 from inosgd.owners import OwnerTable
 from inosgd.plan import Plan, Terms
-from inosgd.studyfile.planning import planned, study_plan
-from inosgd.studyfile.reading import StudyFile
-from inosgd.studyfile.schema import TrainingSection
+from inosgd.study.planning import planned, study_plan
+from inosgd.study.reading import StudyFile
+from inosgd.study.schema import TrainingSection
 from inosgd.tuning.candidates import Candidate, Space
 from inosgd.tuning.trials import data_of
 

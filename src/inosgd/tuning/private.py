@@ -11,12 +11,12 @@ from torch import nn
 from inosgd import _validate
 from inosgd.accounting.selection import draw_trials
 from inosgd.errors import InosgdError, InvalidArgumentError
+from inosgd.parallel.runner import Failure, run_all
+from inosgd.parallel.workers import LOCAL, Workers
 from inosgd.plan import Plan
 from inosgd.randomness import RandomSource
-from inosgd.studies.runner import Failure, run_all
-from inosgd.studies.workers import LOCAL, Workers
-from inosgd.studyfile.building import study_model
-from inosgd.studyfile.description import describe
+from inosgd.study.building import study_model
+from inosgd.study.description import describe
 from inosgd.tuning.candidates import Candidate
 from inosgd.tuning.pricing import Priced
 from inosgd.tuning.trials import RANKINGS, Trial, TrialTask, data_of, run_trial

@@ -9,9 +9,9 @@ import numpy as np
 
 from inosgd import _validate
 from inosgd.errors import InvalidArgumentError
-from inosgd.studies.runner import Failure, failures_error, run_all
-from inosgd.studies.workers import LOCAL, Workers
-from inosgd.studyfile.reading import StudyFile
+from inosgd.parallel.runner import Failure, failures_error, run_all
+from inosgd.parallel.workers import LOCAL, Workers
+from inosgd.study.reading import StudyFile
 from inosgd.tuning.candidates import Candidate, Space
 from inosgd.tuning.pricing import plans_of
 from inosgd.tuning.trials import RANKINGS, TrialTask, data_of, run_trial

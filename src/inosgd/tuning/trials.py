@@ -13,12 +13,12 @@ import torch
 
 from inosgd.analysis.evaluation import Evaluation, evaluate
 from inosgd.errors import InvalidArgumentError
-from inosgd.ledger import Ledger
+from inosgd.ledger.ledger import Ledger
 from inosgd.owners import Owners
 from inosgd.plan import Plan
-from inosgd.studyfile.building import losses, study_method, study_model, study_optimizer, study_source
-from inosgd.studyfile.data import StudyData, load_data
-from inosgd.studyfile.reading import StudyFile, parse_study
+from inosgd.study.building import losses, study_method, study_model, study_optimizer, study_source
+from inosgd.study.data import StudyData, load_data
+from inosgd.study.reading import StudyFile, parse_study
 from inosgd.training import Trainer, TrainingState, fit
 from inosgd.tuning.candidates import Candidate
 from inosgd.tuning.toml import toml_text

@@ -1,0 +1,1 @@
+"""Parallel work: many independent trainings, on the cores of this machine or on a Ray or Dask cluster."""

@@ -1,0 +1,363 @@
+"""Individualized privacy progression (App. A.3): owners change their minds while a model is trained.
+
+An owner may raise its budget or lower it, join, or withdraw. `propose` says what follows, as a value that can be
+shown; `carry_out` does it.
+
+    continue    everybody still allows what was spent: a new plan for the remaining steps, with the past counted
+    roll back   somebody allows less than was spent: back to the last checkpoint whose spending everybody allows,
+                and a new plan from there
+    stop        that checkpoint lies behind a release, or no plan exists for what is left
+
+Guarantee:
+    After `carry_out`, and after training by the new plan, what the steps that stand have cost every owner, all phases
+    composed, is at most the owner's budget in force: by our accountant, by dp-accounting, and by the ledger, which
+    judges every further step anew. Steps up to a release always stand.
+
+What rolling back rests on: the steps that are given up were seen by nobody outside. Whoever lets a model out, or
+figures computed from it, marks the release *before* (`RunFolder.mark_release`). After any change the random streams
+are new, so that noise of a step that was given up never covers another sum.
+
+What a change may depend on: budgets are public and are taken not to be chosen in view of what the model shows of
+the data. Where they are, use the Rényi accountant: its sums remain bounds if later terms depend on earlier releases
+(Feldman and Zrnic 2021), which is not known for privacy-loss distributions in general.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from inosgd import _validate
+from inosgd._arrays import ArrayValue, FloatArray, frozen_floats, frozen_integers
+from inosgd.accounting import epsilons_spent
+from inosgd.errors import CheckpointError, InfeasibleError, InvalidArgumentError, UnknownOwnerError
+from inosgd.files import sha256
+from inosgd.ledger.ledger import Ledger, widened
+from inosgd.ledger.records import Position
+from inosgd.owners import Budget, OwnerTable
+from inosgd.plan import Fairness, Phase, Plan, Preferences
+from inosgd.planning import make_plan
+from inosgd.runs.checkpoint import Checkpoint, read_checkpoint
+from inosgd.runs.files import put
+from inosgd.runs.folder import RunFolder
+from inosgd.shown import rounded_up
+
+LEAST_LEFT = 1e-3
+"""An owner with less than this share of its epsilon left rests: it could take part in next to nothing."""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What owners ask for.
+
+    Attributes:
+        budgets: New budgets by owner; owners that are not in the ledger yet join.
+        sizes: How many examples an owner has from now on: for each that joins, and for each whose number changes.
+        withdrawn: Owners whose examples leave the training; what they have spent stays on record.
+    """
+
+    budgets: Mapping[str, Budget] = field(default_factory=dict)
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    withdrawn: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class PlanSettings:
+    """How to plan the remaining steps; None takes what the current plan has.
+
+    Attributes:
+        steps: The number of all steps, those already taken included.
+        variant: One of `inosgd.planning.VARIANTS`.
+        expected_batch_size: The mean of the batch size.
+        clipping_threshold: The mean threshold over all records.
+        fairness: The knobs of ``fair`` and ``both``.
+        profile_margin: As in `inosgd.make_plan`; ``math.inf`` lifts a limit that the current plan has.
+        allow_large_deltas: As in `inosgd.make_plan`.
+        verify: Whether dp-accounting checks the plan too.
+    """
+
+    steps: int | None = None
+    variant: str | None = None
+    expected_batch_size: float | None = None
+    clipping_threshold: float | None = None
+    fairness: Fairness | None = None
+    profile_margin: float | None = None
+    allow_large_deltas: bool | None = None
+    verify: bool = True
+
+    def preferences(self, current: Plan) -> Preferences:
+        """What the current plan was asked for, except where these settings say otherwise."""
+        asked, margin, allow_large = current.preferences, self.profile_margin, self.allow_large_deltas
+        if margin is None:
+            margin = asked.profile_margin
+        return Preferences(
+            asked.fairness if self.fairness is None else self.fairness,
+            None if margin == math.inf else margin,
+            asked.allow_large_deltas if allow_large is None else allow_large,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Proposal(ArrayValue):
+    """What would be done, before it is done.
+
+    Attributes:
+        action: "continue", "roll back" or "stop".
+        reason: Why, in a sentence.
+        step: Where training goes on; for "stop" where it stands.
+        recorded: How many steps stand in the ledger now.
+        released: Up to which step the model has been released.
+        table: Owners and budgets as they would be; withdrawn owners have no examples.
+        plan: The plan from then on, the steps that stand included; None for "stop".
+        spent: What each owner has spent now, in the rows of ``table``.
+        kept: What each owner would have spent after the proposal, at ``step``.
+        resting: Owners with examples and with nothing left to spend: they are not sampled any more.
+        position: The end of the ledger when this was proposed.
+    """
+
+    action: str
+    reason: str
+    step: int
+    recorded: int
+    released: int
+    table: OwnerTable
+    plan: Plan | None
+    spent: FloatArray
+    kept: FloatArray
+    resting: tuple[str, ...]
+    position: Position
+
+
+def propose(run: RunFolder, changes: Changes, settings: PlanSettings | None = None) -> Proposal:
+    """What follows from ``changes``; nothing is changed, and no lock is needed.
+
+    A budget that stands unanswered, because training was stopped over it, is asked for again unless ``changes`` says
+    otherwise. Steps that were recorded after the last checkpoint are given up: their outcome is lost.
+
+    Raises:
+        InvalidArgumentError: If ``changes`` or ``settings`` make no sense for this run.
+        UnknownOwnerError: If an owner withdraws that the ledger does not have.
+    """
+    ledger, settings = run.read_ledger(), settings or PlanSettings()
+    table = changed_table(ledger, changes)
+    past = _Past(ledger, table)
+    step = _last_allowed_step(run, past)
+    if step < 0:
+        return past.proposal("stop", "no checkpoint is whole whose spending everybody allows", ledger.steps)
+    if step < ledger.released:
+        return past.proposal("stop", _released_reason(past), ledger.steps)
+    current = run.plan()
+    try:
+        plan, resting = _plan_from(past, step, current, settings)
+    except InfeasibleError as error:
+        return past.proposal("stop", f"no plan exists for what is left: {error}", ledger.steps)
+    action = "continue" if step == ledger.steps else "roll back"
+    return past.proposal(action, _reason(past, step, plan), step, plan, resting)
+
+
+def carry_out(run: RunFolder, proposal: Proposal, files: Mapping[str, bytes] | None = None) -> None:
+    """Do what was proposed: write the plan and the ledger's record, remove what no longer stands. Needs the lock.
+
+    The record in the ledger is the moment at which it happens; killed before it, nothing has, and killed after it,
+    the rest is done by the next `inosgd.runs.resume`. For "stop", the ledger refuses further steps until a later
+    proposal is carried out. To go on: build the training for ``run.plan()`` and resume.
+
+    Args:
+        run: The run that was looked at.
+        proposal: What `propose` returned for it.
+        files: What else to write into the run folder before, by name; see `inosgd.runs.files.put`.
+
+    Raises:
+        InvalidArgumentError: If the ledger has moved on since the proposal; propose again.
+    """
+    ledger = run.open_ledger()
+    try:
+        if ledger.position != proposal.position:
+            raise InvalidArgumentError("proposal: the run has moved on since it was made; propose again")
+        plan = {} if proposal.plan is None else run.next_plan(proposal.plan)
+        put(run.path, ledger, {**(files or {}), **plan})
+        if proposal.plan is None:
+            ledger.mark_stop(proposal.reason, proposal.table)
+        else:
+            ledger.mark_change(proposal.step, proposal.table, *map(sha256, plan.values()))
+    finally:
+        ledger.close()
+    if proposal.plan is not None:
+        run.forget_after(proposal.step)
+
+
+def changed_table(ledger: Ledger, changes: Changes) -> OwnerTable:
+    """The owners and budgets that ``changes`` ask for: rows stay, owners that join come after them.
+
+    An owner that withdraws keeps its row with no examples, and the budget under which it has spent what it has.
+    """
+    asked: dict[str, tuple[Budget, int]] = {name: (budget, size) for name, budget, size in ledger.wanted}
+    honoured = {name: budget for name, budget, _ in ledger.table}
+    _check_changes(changes, asked)
+    for name in {**changes.budgets, **changes.sizes}:
+        budget = changes.budgets[name] if name in changes.budgets else asked[name][0]
+        size = changes.sizes[name] if name in changes.sizes else asked.get(name, (budget, 0))[1]
+        _check_size(name, size)
+        asked[name] = (budget, size)
+    for name in changes.withdrawn:
+        asked[name] = (honoured.get(name, asked[name][0]), 0)
+    names = [name for name in asked if name in honoured or asked[name][1] > 0]
+    budgets = [asked[name][0] for name in names]
+    return OwnerTable(
+        tuple(names),
+        frozen_floats([budget.epsilon for budget in budgets]),
+        frozen_floats([budget.delta for budget in budgets]),
+        frozen_integers([asked[name][1] for name in names]),
+    )
+
+
+class _Past:
+    """The steps that stand, seen from the budgets that are asked for."""
+
+    def __init__(self, ledger: Ledger, table: OwnerTable) -> None:
+        self.ledger, self.table = ledger, table
+
+    def phases(self, step: int) -> tuple[Phase, ...]:
+        """The phases of the first ``step`` steps, with a row for everybody."""
+        return tuple(widened(phase, len(self.table)) for phase in self.ledger.phases_until(step))
+
+    def spent(self, step: int) -> FloatArray:
+        """What the first ``step`` steps have cost everybody, at the deltas that are asked for."""
+        return epsilons_spent(self.phases(step), self.table.deltas, self.ledger.accountant)
+
+    def allows(self, step: int) -> bool:
+        """Whether everybody allows what the first ``step`` steps have cost."""
+        return bool((self.spent(step) <= self.table.epsilons).all())
+
+    def first_over(self, step: int) -> tuple[str, float, float]:
+        """An owner that does not allow the first ``step`` steps: its name, what it has spent, what it allows."""
+        spent = self.spent(step)
+        owner = int(np.argmax(spent / self.table.epsilons))
+        return self.table.names[owner], float(spent[owner]), float(self.table.epsilons[owner])
+
+    def proposal(
+        self, action: str, reason: str, step: int, plan: Plan | None = None, resting: tuple[str, ...] = ()
+    ) -> Proposal:
+        ledger = self.ledger
+        spent, kept = self.spent(ledger.steps), self.spent(step)
+        return Proposal(
+            action, reason, step, ledger.steps, ledger.released, self.table, plan, spent, kept, resting, ledger.position
+        )
+
+
+def _check_changes(changes: Changes, asked: Mapping[str, object]) -> None:
+    for name in changes.withdrawn:
+        if name not in asked:
+            raise UnknownOwnerError(name, f"owner {name!r} cannot withdraw: the ledger has no such owner")
+        if name in changes.budgets or name in changes.sizes:
+            raise InvalidArgumentError(f"owner {name!r}: it cannot withdraw and have a budget at once; ask for one")
+    for name in changes.sizes:
+        if name not in asked and name not in changes.budgets:
+            raise UnknownOwnerError(name, f"owner {name!r} has a size and no budget: add it to budgets")
+
+
+def _check_size(name: str, size: int) -> None:
+    _validate.whole(0, **{f"sizes[{name!r}]": size})
+    if size == 0:
+        raise InvalidArgumentError(
+            f"budgets[{name!r}]: the owner has no examples, or has withdrawn; give their number in sizes to let it join"
+        )
+
+
+def _last_allowed_step(run: RunFolder, past: _Past) -> int:
+    """The step of the last whole checkpoint whose spending everybody allows; -1 if there is none."""
+    found = run.checkpoints()
+    if not found:
+        raise InvalidArgumentError(f"run {str(run.path)!r} has no checkpoint yet: resume it first")
+    for checkpoint in reversed(found):
+        if past.allows(checkpoint.step) and _is_whole(checkpoint):
+            return checkpoint.step
+    return -1
+
+
+def _is_whole(checkpoint: Checkpoint) -> bool:
+    try:
+        read_checkpoint(checkpoint.path, checkpoint.known)
+    except CheckpointError:
+        return False
+    return True
+
+
+def _plan_from(past: _Past, step: int, current: Plan, settings: PlanSettings) -> tuple[Plan, tuple[str, ...]]:
+    """The plan whose first ``step`` steps stand, and the owners that rest in what comes after."""
+    steps = current.steps if settings.steps is None else settings.steps
+    if steps < step:
+        raise _validate.fail("steps", steps, f"{step} steps stand; ask for as many or more, all counted")
+    phases, spent = past.phases(step), past.spent(step)
+    if steps == step:
+        return replace(current, table=past.table, phases=phases, spent=spent), ()
+    shares = np.where(past.table.sizes > 0, spent / past.table.epsilons, 0.0)
+    rests = shares > 1 - LEAST_LEFT
+    while True:
+        resting = tuple(name for name, rest in zip(past.table.names, rests, strict=True) if rest)
+        try:
+            return _planned(past.table, phases, steps - step, current, settings, resting), resting
+        except InfeasibleError as error:
+            if error.owner is None or shares[past.table.names.index(error.owner)] == 0:
+                raise
+            rests = rests | (shares >= shares[past.table.names.index(error.owner)])
+
+
+def _planned(
+    table: OwnerTable,
+    past: tuple[Phase, ...],
+    steps: int,
+    current: Plan,
+    settings: PlanSettings,
+    resting: tuple[str, ...],
+) -> Plan:
+    last, preferences = current.phases[-1].terms, settings.preferences(current)
+    taking_part = sum(size for name, _, size in table if name not in resting)
+    threshold = settings.clipping_threshold or _mean_threshold(current)
+    return make_plan(
+        table,
+        steps=steps,
+        variant=settings.variant or current.variant,
+        expected_batch_size=min(settings.expected_batch_size or last.expected_batch_size, max(taking_part, 1)),
+        clipping_threshold=threshold,
+        accountant=current.accountant,
+        fairness=preferences.fairness,
+        profile_margin=preferences.profile_margin,
+        allow_large_deltas=preferences.allow_large_deltas,
+        verify=settings.verify,
+        past=past,
+        resting=resting,
+    )
+
+
+def _mean_threshold(plan: Plan) -> float:
+    """The mean threshold of the last phase over the records that take part in it."""
+    terms = plan.phases[-1].terms
+    weights = np.where(terms.sampling_rates > 0, plan.table.sizes, 0)
+    return float(np.average(terms.clipping_thresholds, weights=weights))
+
+
+def _released_reason(past: _Past) -> str:
+    owner, spent, allowed = past.first_over(past.ledger.released)
+    return (
+        f"owner {owner!r} allows epsilon={allowed:g}, and had spent {rounded_up(spent)} when the model was released "
+        f"after step {past.ledger.released}; what a release has spent cannot be given back, so training stops here; "
+        "the owner may allow that much, or withdraw"
+    )
+
+
+def _reason(past: _Past, step: int, plan: Plan) -> str:
+    recorded, left = past.ledger.steps, plan.steps - step
+    ahead = f"{left} more steps are planned with what is left" if left else "no steps are left; ask for more to go on"
+    if step == recorded:
+        return f"everybody allows what {step} steps have spent; {ahead}"
+    if past.allows(recorded):
+        return f"{recorded - step} recorded steps came after the last checkpoint and their outcome is lost; {ahead}"
+    owner, spent, allowed = past.first_over(recorded)
+    return (
+        f"owner {owner!r} allows epsilon={allowed:g} and has spent {rounded_up(spent)}; the checkpoint after step "
+        f"{step} is the last that everybody allows, and the {recorded - step} steps after it are given up; {ahead}"
+    )

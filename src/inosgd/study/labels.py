@@ -1,0 +1,67 @@
+"""Labels: what each row of a study's data is, and whose.
+
+Names repeat, a few of them for many rows. They are kept once, with a small number for each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from inosgd._arrays import FloatArray, IntArray, RowArray
+from inosgd.data.tables import Texts
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Names:
+    """One name per row: row ``i`` is called ``names[codes[i]]``. Sensitive."""
+
+    codes: RowArray
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    def __getitem__(self, row: int) -> str:
+        return self.names[int(self.codes[row])]
+
+    def of(self, rows: IntArray) -> list[str]:
+        """The names that some of ``rows`` have, each once."""
+        return [self.names[code] for code in np.flatnonzero(np.bincount(self.codes[rows])).tolist()]
+
+    def among(self, known: Sequence[str], rows: IntArray) -> RowArray:
+        """For each of ``rows`` the position of its name among ``known``, in a small type; -1 if it is none of them."""
+        position = {name: place for place, name in enumerate(known)}
+        places = np.array([position.get(name, -1) for name in self.names], dtype=np.min_scalar_type(-len(known) - 1))
+        found: RowArray = places[self.codes[rows]]
+        return found
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Labels:
+    """What each row is and whose it is; ``targets_from`` and ``owners_from`` say where that was read, for messages."""
+
+    targets: Names
+    targets_from: str
+    owners: Names | None
+    owners_from: str
+    epsilons: FloatArray | None
+
+
+def named(texts: Texts) -> Names:
+    """The names in ``texts``."""
+    return gathered([texts])
+
+
+def gathered(pieces: Iterable[Texts]) -> Names:
+    """The names in all ``pieces``, which come one after the other and need not be in memory together."""
+    codes: dict[str, int] = {}
+    numbered = [_numbered(piece, codes) for piece in pieces]
+    return Names(np.concatenate(numbered) if numbered else np.zeros(0, dtype=np.uint8), tuple(codes))
+
+
+def _numbered(texts: Texts, codes: dict[str, int]) -> RowArray:
+    found = np.fromiter((codes.setdefault(text, len(codes)) for text in texts), dtype=np.int64, count=len(texts))
+    return found.astype(np.min_scalar_type(len(codes)))

@@ -1,0 +1,115 @@
+"""Prediction: a saved model applied to new data of the kind it was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from inosgd.data.arrays import array_numbers, read_arrays
+from inosgd.data.image_folder import find_images, read_images
+from inosgd.data.tables import read_table
+from inosgd.errors import InvalidArgumentError
+from inosgd.models.saved import load_weights, read_description
+from inosgd.study.encoding import ArrayEncoding, Encoding, ImageEncoding, TableEncoding, encoding_from_json
+from inosgd.study.models import build_model, model_problem
+from inosgd.study.sources import Pixels
+
+AT_ONCE = 1000
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The class of each example, how probable the model finds it, and what there is to say about the data.
+
+    ``examples`` are row numbers from 1 or names of files; ``name`` says which.
+    """
+
+    name: str
+    examples: list[Any]
+    classes: list[str]
+    probabilities: list[float]
+    messages: list[str]
+
+
+def predict(
+    folder: Path, data: Path, *, delimiter: str | None = None, allowed_factory: str | None = None
+) -> Predictions:
+    """Apply the model in ``folder`` to ``data``: a table, images, or arrays, as in its training."""
+    description = read_description(folder)
+    model = load_weights(folder, _model(folder, description, allowed_factory))
+    encoding, names = _understood(folder, description)
+    name, examples, inputs, messages = _inputs(encoding, data, delimiter)
+    scores = _probabilities(model, inputs)
+    if len(names) != scores.shape[1]:
+        raise InvalidArgumentError(f"{folder}: {len(names)} class names for {scores.shape[1]} scores; save it again")
+    best = scores.max(1)
+    return Predictions(name, examples, [names[row] for row in best.indices.tolist()], best.values.tolist(), messages)
+
+
+def _model(folder: Path, description: Mapping[str, Any], allowed_factory: str | None) -> nn.Module:
+    try:
+        architecture = description["architecture"]
+        return build_model(
+            architecture["name"],
+            architecture["arguments"],
+            inputs=architecture["inputs"],
+            symbols=architecture["symbols"],
+            classes=architecture["classes"],
+            seed=architecture["seed"],
+            allowed_factory=allowed_factory,
+            folder=Path.cwd(),
+        )
+    except Exception as error:  # a factory is the user's own code and may raise anything
+        raise InvalidArgumentError(f"{folder}: {model_problem(error)}") from error
+
+
+@torch.no_grad()
+def _probabilities(model: nn.Module, inputs: Any) -> torch.Tensor:
+    pieces = [model(inputs[start : start + AT_ONCE]).softmax(1) for start in range(0, len(inputs), AT_ONCE)]
+    return torch.cat(pieces)
+
+
+def _understood(folder: Path, description: Mapping[str, Any]) -> tuple[Encoding, list[str]]:
+    """How inputs are encoded, and the names of the classes."""
+    try:
+        return encoding_from_json(description["inputs"]), [str(name) for name in description["classes"]]
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"{folder}: its description cannot be understood ({error!r}); save it again"
+        ) from None
+
+
+def _inputs(encoding: Encoding, data: Path, delimiter: str | None) -> tuple[str, list[Any], Any, list[str]]:
+    """What the examples are called, their names, the model's inputs, and what there is to say."""
+    if not data.exists():
+        raise InvalidArgumentError(f"{data}: there is no such file; correct the path")
+    if isinstance(encoding, TableEncoding):
+        table = read_table([data], dict.fromkeys(encoding.names, "the model reads it"), delimiter)
+        inputs = encoding.encode(table)
+        return "row", list(range(1, len(table) + 1)), inputs, _outside(encoding.outside(table), data)
+    if isinstance(encoding, ImageEncoding):
+        paths = find_images(data)
+        names = [path.name if data.is_file() else path.relative_to(data).as_posix() for path in paths]
+        return "file", names, Pixels(read_images(paths, len(paths), encoding.form)), []
+    return "row", *_array_inputs(encoding, data)
+
+
+def _array_inputs(encoding: ArrayEncoding, data: Path) -> tuple[list[Any], Any, list[str]]:
+    arrays = read_arrays(data, {encoding.name: "the model reads it"})
+    array = array_numbers(data, encoding.name, arrays[encoding.name])
+    outside = {} if encoding.range is None else {encoding.name: encoding.range.outside(array)}
+    return list(range(1, len(array) + 1)), encoding.encode(data, array), _outside(outside, data)
+
+
+def _outside(found: Mapping[str, Any], data: Path) -> list[str]:
+    return [
+        f"{data}: {int(outside.sum())} values of {name!r} lie outside the range that the model was trained for, and "
+        "were brought to its ends"
+        for name, outside in found.items()
+        if outside.any()
+    ]

@@ -1,0 +1,200 @@
+"""The schema of study files: every key, its type and its limits. Keys that are not here are refused."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+from inosgd.planning import Fairness
+from inosgd.study.features import Feature, parse_feature, parse_range
+
+Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+Positive = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
+AtLeastZero = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+Delta = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=10_000_000)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+def _feature(value: Any) -> Feature:
+    return parse_feature(value)
+
+
+def _range(value: Any) -> tuple[float, float]:
+    if not (isinstance(value, list) and len(value) == 2):
+        raise ValueError("give two numbers, the lower one first, such as [0, 255]")
+    return parse_range(value)
+
+
+def _paths(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+FeatureValue = Annotated[Any, BeforeValidator(_feature)]
+RangeValue = Annotated[Any, BeforeValidator(_range)]
+
+
+class _Section(BaseModel):
+    """A table of the file: strict types, no unknown keys, frozen."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class HeldOut(_Section):
+    """What the model is judged by: a share of the rows, each by a coin of its own, or files that are kept apart."""
+
+    fraction: Share | None = None
+    seed: Seed = 0
+    path: Annotated[list[Text], Field(min_length=1), BeforeValidator(_paths)] | None = None
+    index: Text | None = None
+
+
+class _Data(_Section):
+    classes: Annotated[list[Text], Field(min_length=2)] | None = None
+    held_out: HeldOut = HeldOut()
+
+
+class TableData(_Data):
+    """Rows of a CSV, TSV or Parquet file; Parquet may stay on disk, and every batch is read from there."""
+
+    kind: Literal["table"]
+    path: Annotated[list[Text], Field(min_length=1), BeforeValidator(_paths)]
+    on_disk: bool = False
+    delimiter: Annotated[str, StringConstraints(min_length=1, max_length=1)] | None = None
+    target: Text
+    owner: Text | None = None
+    epsilon: Text | None = None
+    features: Annotated[dict[str, FeatureValue], Field(min_length=1)]
+    unaccounted_scaling: bool = False
+    outside_range: Literal["refuse", "clamp"] = "refuse"
+
+
+class ImageData(_Data):
+    """Images in folders that name owner and class, or listed in a table."""
+
+    kind: Literal["images"]
+    path: Text
+    layout: Literal["owner/class", "class/owner"] | None = None
+    index: Text | None = None
+    file: Text = "file"
+    target: Text | None = None
+    owner: Text | None = None
+    epsilon: Text | None = None
+    size: Annotated[list[Annotated[int, Field(ge=1, le=10_000)]], Field(min_length=2, max_length=2)]
+    channels: Literal[1, 3]
+    resize: bool = False
+
+
+class ArrayData(_Data):
+    """Arrays, one entry per example."""
+
+    kind: Literal["npz", "npy"]
+    path: Text
+    inputs: Text = "inputs"
+    target: Text = "targets"
+    owner: Text | None = None
+    epsilon: Text | None = None
+    range: RangeValue | None = None
+    vocabulary_size: Annotated[int, Field(ge=2, le=10_000_000)] | None = None
+    unaccounted_scaling: bool = False
+    outside_range: Literal["refuse", "clamp"] = "refuse"
+
+
+class NpzData(ArrayData):
+    """Arrays of an ``.npz`` file."""
+
+    kind: Literal["npz"]
+
+
+class MappedData(ArrayData):
+    """Arrays of ``.npy`` files in one folder, which stay on disk: every batch is read from there."""
+
+    kind: Literal["npy"]
+
+
+class OwnerBudget(_Section):
+    """A budget with a delta of its own."""
+
+    epsilon: Positive
+    delta: Delta | None = None
+
+
+def _budget(value: Any) -> Any:
+    return value if isinstance(value, dict) else {"epsilon": value}
+
+
+class Budgets(_Section):
+    """What every owner allows: here, in a CSV file, or in a column of the data with a common delta."""
+
+    delta: Delta | None = None
+    owners: Annotated[dict[str, Annotated[OwnerBudget, BeforeValidator(_budget)]], Field(min_length=1)] | None = None
+    file: Text | None = None
+
+
+class ModelSection(_Section):
+    """Which model: ``mlp``, ``cnn``, ``lstm`` or ``package.module:factory``, and what it is called with."""
+
+    name: Text
+    arguments: dict[str, Any] = {}
+    seed: Seed = 0
+
+
+class TailSection(_Section):
+    """The tail importance function: its shape, and its length as a share of the batch or in units of threshold."""
+
+    shape: Literal["beta", "step"] = "beta"
+    a: Positive = 1.0
+    b: Positive = 1.0
+    levels: Annotated[list[Annotated[float, Field(ge=0, le=1)]], Field(min_length=1, max_length=1000)] | None = None
+    share: Positive | None = None
+    length: Positive | None = None
+
+
+class FairnessSection(_Section):
+    """The knobs of the variants ``fair`` and ``both``; exponent and max_ratio may be inf."""
+
+    exponent: Annotated[float, Field(ge=0)] = Fairness().exponent
+    max_ratio: Annotated[float, Field(ge=1)] = Fairness().max_ratio
+    mix: Annotated[float, Field(ge=0, le=1)] = Fairness().mix
+
+
+class TrainingSection(_Section):
+    """How the model is trained."""
+
+    method: Literal["dp-sgd", "idp-sgd", "ino-sgd", "ino-sgd-fair"] = "ino-sgd-fair"
+    variant: Literal["uniform", "sample", "scale", "both", "fair"] | None = None
+    accountant: Literal["pld", "rdp"] = "pld"
+    steps: Count | None = None
+    expected_batch_size: Positive | None = None
+    clipping_threshold: Positive | None = None
+    noise_scale: Positive | None = None
+    profile_margin: AtLeastZero | None = None
+    order: Literal["descending-loss", "ascending-loss", "random", "owner-then-loss"] | None = None
+    tail: TailSection | None = None
+    fairness: FairnessSection = FairnessSection()
+    optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad"] = "sgd"
+    learning_rate: Positive
+    momentum: Share | None = None
+    weight_decay: AtLeastZero | None = None
+    seed: Seed | None = None
+
+
+class EvaluationSection(_Section):
+    """What is reported about held-out examples."""
+
+    every: Count | None = None
+    per_class: bool = False
+    balanced: bool = False
+    owners_in_card: bool = False
+
+
+class StudySchema(_Section):
+    """A whole study file."""
+
+    data: Annotated[TableData | ImageData | NpzData | MappedData, Field(discriminator="kind")]
+    budgets: Budgets
+    model: ModelSection
+    training: TrainingSection
+    evaluation: EvaluationSection = EvaluationSection()

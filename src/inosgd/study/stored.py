@@ -1,0 +1,229 @@
+"""Sources that stay on disk: ``kind = "npy"``, and Parquet tables with ``on_disk = true``.
+
+Everything is looked at once, piece by piece, before training begins: what is refused of a table or an array in memory
+is refused here too, by its row. After that, only labels are in memory, and every batch is read and encoded anew. A file
+that changes meanwhile is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from inosgd._arrays import FloatArray, IntArray, RowArray, by_key
+from inosgd.data.arrays import Array, array_numbers, array_texts, check_lengths, find_array
+from inosgd.data.mapped import MappedArray
+from inosgd.data.npy import NUMBERS_AND_TEXTS
+from inosgd.data.parquet import ParquetRows
+from inosgd.data.scaling import Range
+from inosgd.data.tables import Table
+from inosgd.errors import InvalidArgumentError
+from inosgd.study.budgets import row_epsilons
+from inosgd.study.encoding import ArrayEncoding, TableEncoding
+from inosgd.study.labels import Labels, Names, gathered
+from inosgd.study.schema import ArrayData, TableData
+from inosgd.study.sources import array_epsilons, declared_column, refuse_outside, refuse_outside_array
+
+ROWS_AT_ONCE = 1 << 16
+
+
+class Reader(Protocol):
+    """Encoded inputs by row of a file."""
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+
+    def read(self, rows: IntArray) -> Any:
+        """The inputs of ``rows``: a tensor, or a dictionary of them."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StoredInputs:
+    """Inputs that are read and encoded when they are taken: of files one behind the other, some rows. Sensitive."""
+
+    readers: tuple[Reader, ...]
+    rows: RowArray
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, key: Any) -> Any:
+        wanted = self.rows[key.numpy() if isinstance(key, torch.Tensor) else key].astype(np.int64)
+        ends = np.cumsum([len(reader) for reader in self.readers])
+        parts = list(by_key(np.searchsorted(ends, wanted, side="right")))
+        if not parts:
+            return self.readers[0].read(wanted)
+        before = np.append(0, ends)
+        read = [self.readers[number].read(wanted[places] - before[number]) for number, places in parts]
+        back = torch.from_numpy(np.argsort(np.concatenate([places for _, places in parts])))
+        return pytree.tree_map(lambda *pieces: torch.cat(pieces)[back], *read)
+
+    def only(self, rows: torch.Tensor) -> StoredInputs:
+        """Some of the inputs, still on disk."""
+        return StoredInputs(self.readers, self.rows[rows.numpy()])
+
+    def followed_by(self, other: StoredInputs) -> StoredInputs:
+        """These inputs, then those of ``other``."""
+        before = sum(len(reader) for reader in self.readers)
+        return StoredInputs((*self.readers, *other.readers), np.append(self.rows, other.rows.astype(np.int64) + before))
+
+
+def all_of(reader: Reader) -> StoredInputs:
+    """All rows of ``reader``; row numbers take four bytes where that is enough."""
+    return StoredInputs((reader,), np.arange(len(reader), dtype=np.uint32 if len(reader) < 2**32 else np.int64))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _EncodedTable:
+    rows: ParquetRows
+    encoding: TableEncoding
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, rows: IntArray) -> Any:
+        """Read and encoded."""
+        return self.encoding.encode(Table(Path(self.rows.path), self.rows.take(rows)))[:]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _EncodedArray:
+    inputs: MappedArray
+    encoding: ArrayEncoding
+
+    def __len__(self) -> int:
+        return len(self.inputs)
+
+    def read(self, rows: IntArray) -> torch.Tensor:
+        """Read and encoded."""
+        return self.encoding.encode(self.inputs.state.path, self.inputs.take(rows))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StoredTableSource:
+    """Rows of Parquet files."""
+
+    path: str
+    labels: Labels
+    rows: ParquetRows
+    declared: TableEncoding
+
+    def encoding(self, training: IntArray) -> TableEncoding:
+        """The declared one: nothing is fitted to data on disk."""
+        return self.declared
+
+    def encode(self, encoding: TableEncoding) -> StoredInputs:
+        """Nothing yet: rows are encoded when they are taken."""
+        return all_of(_EncodedTable(self.rows, encoding))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class StoredArraySource:
+    """Arrays of ``.npy`` files in one folder."""
+
+    path: str
+    labels: Labels
+    inputs: MappedArray
+    declared: ArrayEncoding
+
+    def encoding(self, training: IntArray) -> ArrayEncoding:
+        """The declared one: nothing is fitted to data on disk."""
+        return self.declared
+
+    def encode(self, encoding: ArrayEncoding) -> StoredInputs:
+        """Nothing yet: rows are encoded when they are taken."""
+        if self.declared.shape != encoding.shape:
+            encoding.encode(self.inputs.state.path, self.inputs.piece(0, 1))
+        return all_of(_EncodedArray(self.inputs, encoding))
+
+
+def open_stored_table(data: TableData, paths: list[Path]) -> StoredTableSource:
+    """The rows of ``paths``, all of them checked."""
+    rows = ParquetRows.open(paths, {name: f"data.features.{name}" for name in data.features})
+    columns = [declared_column(name, feature) for name, feature in data.features.items()]
+    encoding = TableEncoding(tuple(column for column in columns if column is not None))
+    for table in _tables(rows):
+        refuse_outside(data, table)
+        encoding.encode(table)
+    labels = Labels(
+        gathered(table.texts(data.target) for table in _columns(paths, "target", data.target)),
+        f"column {data.target!r}",
+        None
+        if data.owner is None
+        else gathered(each.texts(data.owner) for each in _columns(paths, "owner", data.owner)),
+        f"column {data.owner!r}",
+        None if data.epsilon is None else _table_epsilons(paths, data.epsilon),
+    )
+    return StoredTableSource(rows.path, labels, rows, encoding)
+
+
+def open_stored_arrays(data: ArrayData, folder: Path) -> StoredArraySource:
+    """The arrays in ``folder``, all of them checked."""
+    keys = {key: getattr(data, key) for key in ("inputs", "target", "owner", "epsilon")}
+    given = {key: name for key, name in keys.items() if name is not None}
+    arrays = {
+        key: MappedArray.open(find_array(folder, name, f"data.{key}"), NUMBERS_AND_TEXTS) for key, name in given.items()
+    }
+    lengths = {given[key]: len(array) for key, array in arrays.items()}
+    check_lengths(folder, lengths)
+    inputs = arrays["inputs"]
+    if inputs.array.ndim < 2:
+        raise InvalidArgumentError(
+            f"{folder}: array {data.inputs!r} has one number per example; give a second dimension"
+        )
+    encoding = ArrayEncoding(
+        data.inputs,
+        tuple(inputs.array.shape[1:]),
+        None if data.range is None else Range(*data.range),
+        data.vocabulary_size,
+    )
+    for start, piece in _pieces(inputs):
+        refuse_outside_array(data, folder, array_numbers(folder, data.inputs, piece, start), start)
+        encoding.encode(folder, piece, start)
+    labels = Labels(
+        gathered(array_texts(folder, data.target, piece, start) for start, piece in _pieces(arrays["target"])),
+        f"array {data.target!r}",
+        _array_owners(folder, data, arrays),
+        f"array {data.owner!r}",
+        _array_epsilons(folder, data, arrays),
+    )
+    return StoredArraySource(str(folder), labels, inputs, encoding)
+
+
+def _tables(rows: ParquetRows) -> Iterator[Table]:
+    for start, piece in rows.pieces():
+        yield Table(Path(rows.path), piece, start)
+
+
+def _columns(paths: list[Path], key: str, column: str) -> Iterator[Table]:
+    """One column alone, piece by piece."""
+    return _tables(ParquetRows.open(paths, {column: f"data.{key}"}, 0))
+
+
+def _table_epsilons(paths: list[Path], column: str) -> FloatArray:
+    return np.concatenate([row_epsilons(table, column) for table in _columns(paths, "epsilon", column)])
+
+
+def _pieces(array: MappedArray) -> Iterator[tuple[int, Array]]:
+    for start in range(0, len(array), ROWS_AT_ONCE):
+        yield start, array.piece(start, start + ROWS_AT_ONCE)
+
+
+def _array_owners(folder: Path, data: ArrayData, arrays: dict[str, MappedArray]) -> Names | None:
+    if data.owner is None:
+        return None
+    name = data.owner
+    return gathered(array_texts(folder, name, piece, start) for start, piece in _pieces(arrays["owner"]))
+
+
+def _array_epsilons(folder: Path, data: ArrayData, arrays: dict[str, MappedArray]) -> FloatArray | None:
+    if data.epsilon is None:
+        return None
+    name = data.epsilon
+    return np.concatenate([array_epsilons(folder, name, piece, start) for start, piece in _pieces(arrays["epsilon"])])

@@ -1,0 +1,76 @@
+"""Every row of the registry trains, on made-up data of the right shape."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from inosgd.compare import run
+from inosgd.compare.reproduction import Task, train_task
+from inosgd.errors import InvalidArgumentError
+from inosgd.models import MODELS
+from inosgd.paper.datasets import ASSIGNMENTS, synthetic
+from inosgd.paper.experiments import methods
+from inosgd.paper.registry import SCALES, SETTINGS, study_named, study_of
+from inosgd.planning import make_plan
+
+PER_CLASS = {"CH": 1, "CM": 3, "CS": 2, "CFS": 2}
+
+
+def tiny(name: str):
+    setting = SETTINGS[name]
+    per_class = PER_CLASS.get(setting.assignment, 6)
+    loader = partial(synthetic, ASSIGNMENTS[setting.assignment], setting.data_set, train_per_class=per_class)
+    study = study_of(name, "laptop", loader)
+    settings = dataclasses.replace(study.settings, steps=2, expected_batch_size=8.0, accountant="rdp")
+    return dataclasses.replace(study, settings=settings)
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_two_steps_of_every_row(name, monkeypatch):
+    monkeypatch.setattr(
+        run, "make_plan", partial(make_plan, verify=False)
+    )  # what dp-accounting finds is tested elsewhere
+    study = tiny(name)
+    entrant = next(row for row in methods(study.variant) if row.label == "ino-sgd")
+    result = train_task(Task(study, entrant, seed=0))
+    assert result.final.step == 2
+    assert result.terms.spent_share <= 1
+    assert result.entrant["variant"] == SETTINGS[name].variant
+    assert set(result.epsilons) == {group.name for group in ASSIGNMENTS[SETTINGS[name].assignment].groups}
+    assert all(0 <= quality.recall <= 1 for quality in result.final.owners.values())
+    assert np.isfinite(result.final.loss)
+
+
+def test_every_assignment_and_every_model_of_the_paper_has_a_row():
+    assert {setting.assignment for setting in SETTINGS.values()} == set(ASSIGNMENTS)
+    assert {setting.model for setting in SETTINGS.values()} == set(MODELS)
+
+
+def test_rows_say_which_numbers_the_paper_states():
+    for setting in SETTINGS.values():
+        assert setting.stated <= {field.name for field in dataclasses.fields(setting.paper)}
+
+
+def test_studies_use_the_scale_asked_for(tmp_path):
+    for scale in SCALES:
+        study = study_named("MN-PC", scale, tmp_path)
+        assert study.settings == getattr(SETTINGS["MN-PC"], scale)
+    with pytest.raises(InvalidArgumentError, match="scale='tiny': choose one of laptop, paper"):
+        study_named("MN-PC", "tiny", tmp_path)
+    with pytest.raises(InvalidArgumentError, match="name='MN-XX': choose one of CA-MLP"):
+        study_named("MN-XX", "laptop", tmp_path)
+
+
+def test_random_classes_move_between_seeds_and_models_start_alike():
+    study = tiny("CR-EN")
+    first, second = study.split(0), study.split(1)
+    assert first.groups.names == second.groups.names
+    assert not np.array_equal(first.train_groups, second.train_groups)
+    one, same = study.model(3), study.model(3)
+    for mine, other in zip(one.parameters(), same.parameters(), strict=True):
+        assert torch.equal(mine, other)
