@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from inosgd.accounting.group import composed_group_epsilon
 from inosgd.accounting.privacy_loss import SampledGaussian, compose
 from inosgd.accounting.profile import RiskProfile, risk_profile
@@ -16,9 +18,14 @@ def group_guarantees(plan: Plan, owner: int, sizes: tuple[int, ...] = GROUP_SIZE
     The guarantee of a plan is per record. This is what it amounts to for several, so that nobody takes it for a
     guarantee of the owner as a whole. Sizes that the owner does not have are left out.
     """
-    records = int(plan.table.sizes[owner])
-    delta = float(plan.table.deltas[owner])
-    exposures = owner_exposures(plan, owner)
+    table = plan.table
+    return epsilons_by_size(owner_exposures(plan, owner), float(table.deltas[owner]), int(table.sizes[owner]), sizes)
+
+
+def epsilons_by_size(
+    exposures: Sequence[SampledGaussian], delta: float, records: int, sizes: tuple[int, ...] = GROUP_SIZES
+) -> dict[str, float]:
+    """The same from what happens to each of ``records`` records."""
     groups = {str(size): size for size in sizes if size <= records}
     if records > 0:
         groups["all"] = records

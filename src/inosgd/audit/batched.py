@@ -113,9 +113,10 @@ def train_stacked(
     """One model for each set of ``members`` (rows of ``data``), all from ``initial``, each with its own source."""
     stack, terms = Stack.of(initial, len(members)), practice.terms
     lanes = [_Lane.of(practice, data, rows, source) for rows, source in zip(members, sources, strict=True)]
-    inputs = data.inputs.to(stack.weights[0].dtype)
+    inputs, targets = data.examples.all()
+    inputs = inputs.to(stack.weights[0].dtype)
     for _ in range(practice.plan.steps):
-        _step(stack, lanes, inputs, data.targets, terms, practice, learning_rate)
+        _step(stack, lanes, inputs, targets, terms, practice, learning_rate)
     return stack
 
 
@@ -133,7 +134,7 @@ class _Lane:
     @classmethod
     def of(cls, practice: Practice, data: StudyData, rows: IntArray, source: RandomSource) -> _Lane:
         owners = data.owners.assignment[rows]
-        sampler = practice.sampler(practice.terms.sampling_rates, owners, data.targets.numpy()[rows])
+        sampler = practice.sampler(practice.terms.sampling_rates, owners, data.examples.targets.numpy()[rows])
         return cls(rows, owners, sampler, source.stream("sampling"), source.stream("order"), source.stream("noise"))
 
 

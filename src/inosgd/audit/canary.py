@@ -43,14 +43,12 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from inosgd import _validate
@@ -69,7 +67,6 @@ from inosgd.audit.insertion import CanaryModel, Inserted, losses_with_canaries, 
 from inosgd.audit.practice import Practice
 from inosgd.clipping import MARGIN
 from inosgd.errors import InosgdError
-from inosgd.gradients import supervised
 from inosgd.importance import importance_weights
 from inosgd.order import Candidates
 from inosgd.owners import OwnerTable
@@ -77,7 +74,8 @@ from inosgd.parallel.runner import Failure, run_all
 from inosgd.parallel.workers import LOCAL, Workers
 from inosgd.plan import Phase, Plan, Terms
 from inosgd.randomness import RandomSource, SeededSource, uniforms
-from inosgd.study.study import Study, StudyData
+from inosgd.study.building import losses
+from inosgd.study.study import LabelledExamples, Study, StudyData
 from inosgd.training import StepDiagnostics, TrainingState, fit
 
 GRADIENT_NORM = 10.0
@@ -178,33 +176,35 @@ def train_with(
     source: RandomSource,
 ) -> None:
     """Train the study's model on ``data`` and the inserted examples, which belong to ``rows``, under observation."""
-    model = _initial_model(game.study.model, game.seed, len(observer.rates))
-    optimizer = torch.optim.SGD(model.parameters(), lr=game.study.settings.learning_rate)
+    model = _initial_model(game, len(observer.rates))
+    optimizer = torch.optim.SGD(model.parameters(), lr=game.study.config.learning_rate)
     assignment = np.concatenate([data.owners.assignment, rows])
-    examples = mixed(data.inputs, data.targets, inserted, model.canaries.weight.dtype)
+    inputs, targets = data.examples.all()
+    examples = mixed(inputs, targets, inserted, model.canaries.weight.dtype)
     trainer = practice.trainer(assignment, examples, _LOSSES)
-    last = int(data.targets.max()) if len(data.targets) else -1
-    classes = np.concatenate([data.targets.numpy(), last + 1 + inserted.coordinates])  # each canary has its own class
+    last = int(targets.max()) if len(targets) else -1
+    classes = np.concatenate([targets.numpy(), last + 1 + inserted.coordinates])  # each canary has its own class
     state = practice.start(trainer, model, optimizer, source, classes)
     fit(trainer, state, callbacks=[observer])
 
 
-_LOSSES = losses_with_canaries(supervised(F.cross_entropy))
+_LOSSES = losses_with_canaries(losses)
 
 
-def _initial_model(factory: Callable[[int], nn.Module], seed: int, coordinates: int) -> CanaryModel:
+def _initial_model(game: Game, coordinates: int) -> CanaryModel:
     """The model before the first step: always the same object, which the engine has to check once only."""
-    model, initial = _model_and_state(factory, seed, coordinates)
+    key = (game.study, game.seed, coordinates)
+    if key not in _MODELS:
+        model = CanaryModel(game.study.model(game.data, game.seed), coordinates)
+        if len(_MODELS) > 1:
+            _MODELS.clear()
+        _MODELS[key] = model, copy.deepcopy(model.state_dict())
+    model, initial = _MODELS[key]
     model.load_state_dict(initial)
     return model
 
 
-@lru_cache(maxsize=2)
-def _model_and_state(
-    factory: Callable[[int], nn.Module], seed: int, coordinates: int
-) -> tuple[CanaryModel, dict[str, torch.Tensor]]:
-    model = CanaryModel(factory(seed), coordinates)
-    return model, copy.deepcopy(model.state_dict())
+_MODELS: dict[tuple[Study, int, int], tuple[CanaryModel, dict[str, torch.Tensor]]] = {}
 
 
 def play(game: Game, rows: IntArray, label: str) -> Played:
@@ -215,7 +215,7 @@ def play(game: Game, rows: IntArray, label: str) -> Played:
     present = np.flatnonzero(included)
     norms = GRADIENT_NORM * claimed.clipping_thresholds[rows[present]]
     inserted = Inserted(present, norms, np.full(len(present), FIRST))
-    observer = _observer(claimed, rows, game.study.settings.learning_rate)
+    observer = _observer(claimed, rows, game.study.config.learning_rate)
     train_with(game, game.practice, game.data, inserted, rows[present], observer, source)
     return Played(included[None], observer.white[None], observer.black[None])
 
@@ -247,14 +247,15 @@ def play_order(game: Game, row: int, label: str) -> Played:
     rows = np.append(np.full(count, len(game.claimed.table)), row)
     if not included:
         inserted, rows = inserted.take(np.arange(count)), rows[:-1]
-    learning_rate = game.study.settings.learning_rate
+    learning_rate = game.study.config.learning_rate
     observer = _observer(claimed, np.array([row]), learning_rate, scene.baseline / claimed.noise_scale)
-    stand_in = dataclasses.replace(game, study=dataclasses.replace(game.study, model=_single_weight))
+    study = dataclasses.replace(game.study, model=_single_weight, origin="a single weight")
+    stand_in = dataclasses.replace(game, study=study)
     train_with(stand_in, practice, _without_examples(game.data), inserted, rows, observer, source)
     return Played(np.array([[included]]), observer.white[None], observer.black[None])
 
 
-def _single_weight(seed: int) -> nn.Module:
+def _single_weight(_: StudyData, seed: int) -> nn.Module:
     return nn.Linear(1, 1, bias=False, dtype=torch.float64)
 
 
@@ -324,8 +325,8 @@ def _without_examples(data: StudyData) -> StudyData:
     owners = dataclasses.replace(
         data.owners, table=dataclasses.replace(data.owners.table, sizes=0 * data.owners.table.sizes), assignment=none
     )
-    inputs, targets = torch.zeros(0, 1, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)
-    return dataclasses.replace(data, owners=owners, inputs=inputs, targets=targets, train_groups=none)
+    examples = LabelledExamples(torch.zeros(0, 1, dtype=torch.float64), torch.zeros(0, dtype=torch.int64))
+    return dataclasses.replace(data, owners=owners, examples=examples, train_groups=none)
 
 
 # Many trainings ----------------------------------------------------------------------------------------------------

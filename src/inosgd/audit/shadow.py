@@ -16,20 +16,20 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from inosgd._arrays import BoolArray, FloatArray, IntArray
 from inosgd.audit.batched import can_stack, train_stacked
 from inosgd.audit.practice import Practice
-from inosgd.gradients import supervised
 from inosgd.modes import evaluating
 from inosgd.randomness import SeededSource, uniforms
-from inosgd.study.study import Study, StudyData
+from inosgd.study.building import losses
+from inosgd.study.config import optimizer_for
+from inosgd.study.study import Study, StudyData, split_of
 from inosgd.training import fit
 
 STACKED = 32
@@ -59,19 +59,27 @@ def membership(seed: int, number: int, examples: int) -> BoolArray:
 
 def train_shadows(task: ShadowTask) -> FloatArray:
     """Train the models of a task; the confidence of each (row) about each example of the study (column)."""
-    data, initial = _split(task.study, task.seed), task.study.model(task.seed)
-    members = [np.flatnonzero(membership(task.seed, number, len(data.targets))) for number in task.numbers]
+    data = split_of(task.study, task.seed)
+    initial, (inputs, targets) = task.study.model(data, task.seed), data.examples.all()
+    members = [np.flatnonzero(membership(task.seed, number, len(targets))) for number in task.numbers]
     sources = [_source(task.seed, number) for number in task.numbers]
-    rate = task.study.settings.learning_rate
-    if can_stack(initial):
+    if stackable(task.study, data, task.seed):
+        rate = task.study.config.learning_rate
         stack = train_stacked(initial, task.practice, data, members, sources, rate)
-        return logit_confidences(stack.outputs(data.inputs), data.targets)
+        return logit_confidences(stack.outputs(inputs), targets)
     return np.stack(
         [
-            logit_confidences(train_one(task, initial, data, rows, source)[None], data.targets)[0]
+            logit_confidences(train_one(task, initial, data, rows, source)[None], targets)[0]
             for rows, source in zip(members, sources, strict=True)
         ]
     )
+
+
+def stackable(study: Study, data: StudyData, seed: int) -> bool:
+    """Whether many models of the study can be trained at once: perceptrons by plain gradient descent."""
+    config = study.config
+    plain = config.optimizer == "sgd" and not config.momentum and not config.weight_decay
+    return plain and isinstance(data.examples.inputs, torch.Tensor) and can_stack(study.model(data, seed))
 
 
 def train_one(
@@ -79,19 +87,18 @@ def train_one(
 ) -> torch.Tensor:
     """One shadow model by the library's own step; its outputs for all examples."""
     model = copy.deepcopy(initial)
-    optimizer = torch.optim.SGD(model.parameters(), lr=task.study.settings.learning_rate)
-    examples = (data.inputs[rows], data.targets[rows])
-    trainer = task.practice.trainer(data.owners.assignment[rows], examples, supervised(F.cross_entropy))
-    state = task.practice.start(trainer, model, optimizer, source, data.targets.numpy()[rows])
+    optimizer, examples = optimizer_for(task.study.config, model), data.examples.only(rows)
+    trainer = task.practice.trainer(data.owners.assignment[rows], examples, losses)
+    state = task.practice.start(trainer, model, optimizer, source, examples.targets.numpy())
     fit(trainer, state)
-    return outputs_of(model, data.inputs)
+    return outputs_of(model, data.examples.inputs)
 
 
 @torch.no_grad()
-def outputs_of(model: nn.Module, inputs: torch.Tensor, at_once: int = 1024) -> torch.Tensor:
+def outputs_of(model: nn.Module, inputs: Any, at_once: int = 1024) -> torch.Tensor:
     """The model's outputs in evaluation mode; modes are put back."""
     with evaluating(model):
-        return torch.cat([model(part) for part in torch.split(inputs, at_once)])
+        return torch.cat([model(inputs[start : start + at_once]) for start in range(0, len(inputs), at_once)])
 
 
 def logit_confidences(outputs: torch.Tensor, targets: torch.Tensor) -> FloatArray:
@@ -120,9 +127,3 @@ def tasks_for(
 
 def _source(seed: int, number: int) -> SeededSource:
     return SeededSource(seed).stream(f"shadow/{number}")
-
-
-@lru_cache(maxsize=1)
-def _split(study: Study, seed: int) -> StudyData:
-    """Once per process: all shadow models of an audit share the examples."""
-    return study.split(seed)

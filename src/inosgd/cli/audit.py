@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,66 +9,48 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from inosgd import _validate
 from inosgd.audit import NOT_PRIVATE, canary, membership
-from inosgd.audit.batched import can_stack
+from inosgd.audit.audited import Audited
 from inosgd.audit.claims import subjects_of
-from inosgd.audit.controls import CONTROLS, control_named
+from inosgd.audit.controls import CONTROLS
 from inosgd.audit.drawing import roc_picture
 from inosgd.audit.lira import FORMS
-from inosgd.audit.practice import Practice, honest
 from inosgd.audit.shadow import membership as members_of
-from inosgd.audit.shadow import tasks_for, train_shadows
+from inosgd.audit.shadow import stackable, tasks_for, train_shadows
 from inosgd.audit.store import AuditFolder, confidences_of, shadow_name
-from inosgd.cli.console import messages, plain_table, results, rounded_up
+from inosgd.cli.console import messages, plain_table, progress_bar, results, rounded_up
+from inosgd.cli.studies import AllowFactory, AsJson, MethodName, Out, Seed, Steps, StudyArgument, VariantName, find_study
 from inosgd.cli.workers import Address, Backend, Jobs, chosen_workers
-from inosgd.compare.entrant import entrants
 from inosgd.errors import InvalidArgumentError
-from inosgd.files import sha256
-from inosgd.method import METHODS, Method, method_named
-from inosgd.owners import OwnerTable
-from inosgd.paper.datasets.location import data_folder
-from inosgd.paper.registry import SCALES, SETTINGS, study_named
+from inosgd.method import IDP_SGD, INO_SGD, METHODS
 from inosgd.parallel.runner import Failure, failures_error, run_all
 from inosgd.parallel.workers import Workers
-from inosgd.plan import Plan
-from inosgd.planning import VARIANTS, make_plan
 from inosgd.report.measuring import keep
 from inosgd.report.reading import read_run
-from inosgd.study.built_in import STUDIES
-from inosgd.study.study import Study, StudyData
+from inosgd.study.study import Study
 
 app = typer.Typer(
     help="Attack a training: lower bounds on what every owner loses, beside what is accounted for.",
     no_args_is_help=True,
 )
 
-StudyName = Annotated[str, typer.Argument(help=f"One of: {', '.join([*STUDIES, *SETTINGS])}.")]
-MethodName = Annotated[str, typer.Option(help=f"One of: {', '.join(METHODS)}.")]
-VariantName = Annotated[str | None, typer.Option(help=f"One of: {', '.join(VARIANTS)}; the study's if not given.")]
 ControlName = Annotated[
     str | None, typer.Option(help=f"Audit a training with a known defect instead: {', '.join(CONTROLS)}.")
 ]
-Steps = Annotated[int | None, typer.Option(help="Steps of each training, instead of the study's.")]
 Confidence = Annotated[float, typer.Option(help="With which all bounds hold together.")]
-Seed = Annotated[int, typer.Option(help="Of everything.")]
-Scale = Annotated[str, typer.Option(help=f"Of the paper's studies: {', '.join(SCALES)}.")]
-DataFolder = Annotated[Path | None, typer.Option(help="Folder of the data sets; INOSGD_DATA if not given.")]
-Out = Annotated[Path | None, typer.Option(help="Folder of the audit; continued if it exists.")]
 Into = Annotated[
     Path | None, typer.Option(help="A finished run of the same study and method: its report then shows the ROC.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
 
 
 @app.command("lira")
 def lira_command(
-    study: StudyName,
+    study: StudyArgument,
     models: Annotated[int, typer.Option(help="How many shadow models.")] = 512,
-    method: MethodName = "ino-sgd",
+    method: MethodName = None,
     variant: VariantName = None,
     form: Annotated[str, typer.Option(help=f"What is shown: {', '.join(FORMS)}.")] = "online",
     control: ControlName = None,
@@ -80,8 +60,7 @@ def lira_command(
     jobs: Jobs = None,
     backend: Backend = "local",
     address: Address = None,
-    scale: Scale = "laptop",
-    data: DataFolder = None,
+    allow_factory: AllowFactory = None,
     out: Out = None,
     into: Into = None,
     as_json: AsJson = False,
@@ -94,7 +73,8 @@ def lira_command(
     _validate.open_unit(confidence=confidence)
     if form not in FORMS:
         raise InvalidArgumentError(f"form={form!r}: choose one of {', '.join(FORMS)}")
-    audited = _Audited.of(study, method, variant, control, steps, seed, scale, data, halves=True)
+    chosen = _study(study, method, variant, steps, allow_factory)
+    audited = Audited.of(chosen, control, seed, halves=True)
     if into is not None:
         _check_run(into, audited)
     folder = audited.folder("lira", out)
@@ -103,7 +83,7 @@ def lira_command(
     report = _lira_report(audited, models, folder, confidence)
     folder.write("summary.json", json.dumps(report, indent=1) + "\n")
     if into is not None:
-        keep(into, "roc", {audited.method.name: _curves(report["owners"][form])})
+        keep(into, "roc", {audited.study.config.method.name: _curves(report["owners"][form])})
     if as_json:
         typer.echo(json.dumps(report))
     else:
@@ -113,10 +93,10 @@ def lira_command(
 
 @app.command("canary")
 def canary_command(
-    study: StudyName,
+    study: StudyArgument,
     runs: Annotated[int, typer.Option(help="How many repeated trainings of each kind.")] = 256,
     canaries: Annotated[int, typer.Option(help="How many canaries per owner in the single training.")] = 5000,
-    method: MethodName = "ino-sgd",
+    method: MethodName = None,
     variant: VariantName = None,
     control: ControlName = None,
     steps: Steps = None,
@@ -125,8 +105,7 @@ def canary_command(
     jobs: Jobs = None,
     backend: Backend = "local",
     address: Address = None,
-    scale: Scale = "laptop",
-    data: DataFolder = None,
+    allow_factory: AllowFactory = None,
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
@@ -135,7 +114,7 @@ def canary_command(
     Ends with code 1 if a claim is refuted, unless that was asked for with --control.
     """
     _validate.open_unit(confidence=confidence)
-    audited = _Audited.of(study, method, variant, control, steps, seed, scale, data, halves=False)
+    audited = Audited.of(_study(study, method, variant, steps, allow_factory), control, seed, halves=False)
     game = canary.Game(audited.study, audited.data, audited.claimed, audited.practice, seed)
     tasks = canary.tasks_of(game, runs, canaries)
     folder = audited.folder("canary", out, canaries=canaries)
@@ -150,121 +129,28 @@ def canary_command(
     _end(report)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class _Audited:
-    """What is audited: study, data, the plan that is claimed and the practice behind it."""
-
-    study: Study
-    data: StudyData
-    method: Method
-    claimed: Plan
-    practice: Practice
-    control: str | None
-    seed: int
-
-    @classmethod
-    def of(
-        cls,
-        name: str,
-        method: str,
-        variant: str | None,
-        control: str | None,
-        steps: int | None,
-        seed: int,
-        scale: str,
-        folder: Path | None,
-        *,
-        halves: bool,
-    ) -> _Audited:
-        _validate.whole(0, seed=seed)
-        study = _study(name, steps, scale, folder)
-        chosen = _method(study, method, variant)
-        defect = None if control is None else control_named(control)
-        data = study.split(seed)
-        claimed = _plan(study, _halved(data.owners.table) if halves else data.owners.table, chosen)
-        practice = honest(claimed, chosen)
-        return cls(study, data, chosen, claimed, practice if defect is None else defect.spoil(practice), control, seed)
-
-    def folder(self, audit: str, out: Path | None, **more: int) -> AuditFolder:
-        """The audit's folder: the given one, or one that its settings determine, so that it is found again."""
-        settings = {
-            "audit": audit,
-            "study": self.study.name,
-            "settings": self.study.settings.to_json(),
-            "method": self.method.name,
-            "variant": self.method.variant,
-            "control": self.control,
-            "seed": self.seed,
-            "plan": sha256(self.claimed.to_json().encode()),
-            **more,
-        }
-        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
-        name = f"{audit}-{self.study.name}-{self.method.name}{'' if self.control is None else '-' + self.control}"
-        return AuditFolder(out or Path("runs") / "audits" / f"{name}-{digest}", settings)
-
-    def described(self) -> dict[str, Any]:
-        """The head of a report."""
-        return {
-            "study": self.study.name,
-            "description": self.study.description,
-            "settings": self.study.settings.to_json(),
-            "method": self.method.name,
-            "variant": self.method.variant,
-            "control": self.control,
-            "seed": self.seed,
-            "not_private": NOT_PRIVATE,
-        }
-
-
-def _study(name: str, steps: int | None, scale: str, folder: Path | None) -> Study:
-    if name in STUDIES:
-        study = STUDIES[name]
-    elif name in SETTINGS:
-        study = study_named(name, scale, data_folder(folder))
-    else:
-        raise InvalidArgumentError(f"study={name!r}: choose one of {', '.join([*STUDIES, *SETTINGS])}")
-    if steps is None:
-        return study
-    return dataclasses.replace(study, settings=dataclasses.replace(study.settings, steps=steps))
-
-
-def _method(study: Study, name: str, variant: str | None) -> Method:
-    if variant is not None and variant not in VARIANTS:
-        raise InvalidArgumentError(f"variant={variant!r}: choose one of {', '.join(VARIANTS)}")
-    chosen = entrants([method_named(name)], study.variant)[0].method
-    return chosen if variant is None else dataclasses.replace(chosen, variant=variant)
-
-
-def _halved(table: OwnerTable) -> OwnerTable:
-    """The owners with half of their examples, as the shadow models have them on average."""
-    return OwnerTable(table.names, table.epsilons, table.deltas, (table.sizes + 1) // 2)
-
-
-def _plan(study: Study, table: OwnerTable, method: Method) -> Plan:
-    settings = study.settings
-    return make_plan(
-        table,
-        steps=settings.steps,
-        expected_batch_size=settings.expected_batch_size,
-        clipping_threshold=settings.clipping_threshold,
-        variant=method.variant,
-        accountant=settings.accountant,
-    )
-
-
-def _progress() -> Progress:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=messages(), transient=True)
+def _study(
+    text: str, method: str | None, variant: str | None, steps: int | None, allow_factory: str | None
+) -> Study:
+    """The study by the method to be audited: by default INO-SGD for a study that compares, else the study's own."""
+    study = find_study(text, allow_factory=allow_factory, steps=steps)
+    own = study.config.plan.variant
+    name = method or (study.config.method.name if study.file is not None else INO_SGD.name)
+    if name == study.config.method.name:
+        return study.changed({} if variant is None else {"variant": variant})
+    usual = own if METHODS.get(name) in (IDP_SGD, INO_SGD) and own != "uniform" else None
+    planned = variant or usual
+    return study.changed({"method": name} if planned is None else {"method": name, "variant": planned})
 
 
 # LiRA --------------------------------------------------------------------------------------------------------------
 
 
-def _train_shadows(audited: _Audited, numbers: Sequence[int], folder: AuditFolder, workers: Workers) -> None:
+def _train_shadows(audited: Audited, numbers: Sequence[int], folder: AuditFolder, workers: Workers) -> None:
     missing = [number for number in numbers if not folder.has(shadow_name(number))]
-    stacked = can_stack(audited.study.model(audited.seed))
+    stacked = stackable(audited.study, audited.data, audited.seed)
     tasks = tasks_for(audited.study, audited.practice, audited.seed, missing, stacked=stacked)
-    with _progress() as progress:
+    with progress_bar() as progress:
         bar = progress.add_task(f"{audited.study.name}: shadow models", total=len(missing))
         failures = []
         for index, outcome in run_all(train_shadows, tasks, names=[task.name for task in tasks], workers=workers):
@@ -278,12 +164,12 @@ def _train_shadows(audited: _Audited, numbers: Sequence[int], folder: AuditFolde
         raise failures_error(failures, len(tasks), "sets of shadow models")
 
 
-def _lira_report(audited: _Audited, models: int, folder: AuditFolder, confidence: float) -> dict[str, Any]:
+def _lira_report(audited: Audited, models: int, folder: AuditFolder, confidence: float) -> dict[str, Any]:
     confidences = confidences_of(folder, range(models))
     members = np.stack([members_of(audited.seed, number, confidences.shape[1]) for number in range(models)])
     subjects = subjects_of(audited.claimed, audited.data)
     found = {form: membership.attack(confidences, members, subjects, form, confidence) for form in FORMS}
-    title = f"LiRA on {audited.study.name}, {audited.method.name}, {models} models"
+    title = f"LiRA on {audited.study.name}, {audited.study.config.method.name}, {models} models"
     for form, attacked in found.items():
         folder.write(f"roc-{form}.svg", roc_picture(attacked, f"{title}, {form}"))
     return {
@@ -340,7 +226,7 @@ _RATES = ("tpr_at_1_percent", "highest_tpr_at_1_percent", "tpr_at_1_permille", "
 
 def _play(tasks: Sequence[canary.Task], folder: AuditFolder, workers: Workers) -> dict[str, canary.Played]:
     missing = [task for task in tasks if not folder.has(_task_name(task))]
-    with _progress() as progress:
+    with progress_bar() as progress:
         bar = progress.add_task("audited trainings", total=sum(len(task.numbers) for task in missing))
         for task, played in canary.play_all(missing, workers):
             folder.keep(_task_name(task), included=played.included, white=played.white, black=played.black)
@@ -359,7 +245,7 @@ def _task_name(task: canary.Task) -> str:
 
 
 def _canary_report(
-    audited: _Audited,
+    audited: Audited,
     game: canary.Game,
     played: dict[str, canary.Played],
     runs: int,
@@ -415,8 +301,7 @@ def _canary_table(found: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _head(report: Mapping[str, Any]) -> str:
-    settings = report["settings"]
-    said = f"{report['method']} ({report['variant']}), {settings['steps']} steps"
+    said = f"{report['method']} ({report['variant']}), {report['steps']} steps"
     if report["control"] is None:
         return said
     return f"[bold yellow]control: {CONTROLS[report['control']].description}[/]; {said}"
@@ -436,14 +321,14 @@ def _end(report: Mapping[str, Any]) -> None:
         raise typer.Exit(1)
 
 
-def _check_run(folder: Path, audited: _Audited) -> None:
+def _check_run(folder: Path, audited: Audited) -> None:
     """Refuse a run of another study, or without the audited method, before anything is trained."""
     material = read_run(folder)
     labels = [row.label for row in material.rows]
-    if material.title != audited.study.name or audited.method.name not in labels:
+    if material.title != audited.study.name or audited.study.config.method.name not in labels:
         raise InvalidArgumentError(
             f"into={str(folder)!r}: it is a run of {material.title} by {', '.join(labels)}; give one of "
-            f"{audited.study.name} by {audited.method.name}"
+            f"{audited.study.name} by {audited.study.config.method.name}"
         )
 
 

@@ -11,17 +11,18 @@ from rich.markup import escape
 from rich.table import Table
 
 from inosgd.cli.console import messages, plain_table, results
+from inosgd.cli.studies import study_of_run
 from inosgd.data.tables import closest
 from inosgd.errors import InvalidArgumentError
 from inosgd.ledger.ledger import Ledger
 from inosgd.owners import Budget
-from inosgd.planning import Fairness
 from inosgd.runs.folder import RunFolder
 from inosgd.runs.progression import Changes, PlanSettings, Proposal, carry_out, propose
 from inosgd.shown import rounded_up
-from inosgd.study.data import joined_data, load_data
-from inosgd.study.reading import StudyFile
-from inosgd.study.running import forget_model, joined_file, run_study
+from inosgd.study.data import joined_data
+from inosgd.study.joining import joined_file
+from inosgd.study.running import forget_model
+from inosgd.study.study import Study
 
 
 def budgets_command(
@@ -48,7 +49,7 @@ def budgets_command(
     `inosgd resume`.
     """
     folder = RunFolder.open(run)
-    study, _ = run_study(folder, allow_factory)
+    study = study_of_run(folder, allow_factory=allow_factory)
     ledger = folder.read_ledger()
     changes, joining = _changes(study, ledger, changed or [], added or [], withdraw or [], data, delta)
     with messages().status("planning"):
@@ -72,7 +73,7 @@ def budgets_command(
 
 
 def _changes(
-    study: StudyFile,
+    study: Study,
     ledger: Ledger,
     changed: list[str],
     added: list[str],
@@ -97,8 +98,9 @@ def _changes(
     return Changes({**budgets, **joining}, sizes, tuple(withdraw)), joining
 
 
-def _joining(study: StudyFile, known: dict[str, Budget], added: list[str], delta: float | None) -> dict[str, Budget]:
-    given = delta if delta is not None else study.schema.budgets.delta
+def _joining(study: Study, known: dict[str, Budget], added: list[str], delta: float | None) -> dict[str, Budget]:
+    own = None if study.file is None else study.file.schema.budgets.delta
+    given = own if delta is None else delta
     for name, _ in (_pair("add", text) for text in added):
         if name in known:
             raise InvalidArgumentError(f"add={name!r}: it is an owner of this run already; change it with --set")
@@ -109,9 +111,11 @@ def _joining(study: StudyFile, known: dict[str, Budget], added: list[str], delta
     }
 
 
-def _brought(study: StudyFile, data: Path, joining: dict[str, Budget]) -> dict[str, int]:
+def _brought(study: Study, data: Path, joining: dict[str, Budget]) -> dict[str, int]:
     """How many examples each owner who joins trains on."""
-    extra = joined_data(study, load_data(study), data, joining)
+    if study.file is None:
+        raise InvalidArgumentError(f"data={str(data)!r}: {study.name} does not come from files, so nobody can join it")
+    extra = joined_data(study.file, study.split(0), data, joining)
     sizes = {name: size for name, _, size in extra.owners.table}
     empty = [name for name, size in sizes.items() if size == 0]
     if empty:
@@ -142,13 +146,13 @@ def _check_known(option: str, name: str, known: dict[str, Budget]) -> None:
         raise InvalidArgumentError(f"{option}={name!r}: there is no such owner; {closest(name, list(known))}")
 
 
-def _settings(study: StudyFile, steps: int | None, allow_large_deltas: bool) -> PlanSettings:
+def _settings(study: Study, steps: int | None, allow_large_deltas: bool) -> PlanSettings:
     """What is asked for anew, and what plans of earlier versions do not say: fairness and the margin of profiles."""
-    training, knobs = study.schema.training, study.schema.training.fairness
+    asked = study.config.plan
     return PlanSettings(
         steps=steps,
-        fairness=Fairness(knobs.exponent, knobs.max_ratio, knobs.mix),
-        profile_margin=training.profile_margin,
+        fairness=asked.fairness,
+        profile_margin=asked.profile_margin,
         allow_large_deltas=allow_large_deltas or None,
     )
 

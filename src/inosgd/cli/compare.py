@@ -2,161 +2,221 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Annotated
+import math
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
-import torch
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.markup import escape
 from rich.table import Table
 
 from inosgd import _validate
-from inosgd.analysis.summary import MeanSd
-from inosgd.cli.console import compact, messages, plain_table, results, rounded_up
-from inosgd.cli.folders import run_folder
+from inosgd.cli.console import compact, messages, plain_table, progress_bar, results, rounded_up
 from inosgd.cli.report import report_at_end
+from inosgd.cli.studies import AllowFactory, AsJson, Out, Steps, StudyArgument, WithReport, find_study
 from inosgd.cli.words import words
 from inosgd.cli.workers import Address, Backend, Jobs, chosen_workers
-from inosgd.compare.comparison import Summary, compare, summarize, verdict
+from inosgd.compare import views
+from inosgd.compare.comparison import NOT_A_RELEASE, compare, missing_tasks, open_store
 from inosgd.compare.entrant import Entrant, entrants
-from inosgd.compare.run import Run
+from inosgd.compare.groups import group_epsilons
+from inosgd.compare.results import ResultStore
 from inosgd.errors import InvalidArgumentError
 from inosgd.method import METHODS, method_named
 from inosgd.parallel.workers import Workers
-from inosgd.planning import VARIANTS
+from inosgd.plan_config import VARIANTS
 from inosgd.report.measuring import measure_and_keep
-from inosgd.study.built_in import STUDIES
+from inosgd.report.reading import read_run
 from inosgd.study.study import Study
+
+Variants = Annotated[
+    str | None, typer.Option(help=f"How idp-sgd and ino-sgd plan, separated by commas: {', '.join(VARIANTS)}.")
+]
+Seeds = Annotated[int, typer.Option(help="How many paired seeds.")]
+Condition = Annotated[
+    bool, typer.Option("--condition", help="Also measure weights and the condition of Thm. 3.1 along one training.")
+]
 
 
 def compare_command(
-    study: Annotated[str, typer.Option(help=f"One of: {', '.join(STUDIES)}.")] = "digits",
+    study: StudyArgument = "digits",
     methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = ",".join(METHODS),
-    variant: Annotated[str, typer.Option(help=f"How idp-sgd and ino-sgd plan: {', '.join(VARIANTS)}.")] = "sample",
-    seeds: Annotated[int, typer.Option(help="How many paired seeds.")] = 5,
-    steps: Annotated[int | None, typer.Option(help="Steps of each training, instead of the study's.")] = None,
+    variants: Variants = None,
+    seeds: Seeds = 5,
+    steps: Steps = None,
     accountant: Annotated[str | None, typer.Option(help="pld or rdp.")] = None,
+    condition: Condition = False,
+    allow_factory: AllowFactory = None,
     jobs: Jobs = None,
     backend: Backend = "local",
     address: Address = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder, which must not exist yet.")] = None,
-    report: Annotated[bool, typer.Option(help="Write report.html into the run folder.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    out: Out = None,
+    report: WithReport = True,
+    as_json: AsJson = False,
 ) -> None:
-    """Train one model under the same individual budgets with several methods, and show what every owner gets."""
-    chosen = _study(study, steps, accountant)
-    _validate.whole(1, seeds=seeds)
-    if variant not in VARIANTS:
-        raise InvalidArgumentError(f"variant={variant!r}: choose one of {', '.join(VARIANTS)}")
+    """Train one model under the same individual budgets with several methods, and show what every owner gets.
+
+    For the eyes of the holder of the data: nothing of a comparison is private. It continues where it stopped.
+    """
+    chosen = find_study(study, allow_factory=allow_factory, steps=steps, accountant=accountant)
     names = words(methods)
     if not names:
         raise InvalidArgumentError(f"methods={methods!r}: name at least one of {', '.join(METHODS)}")
-    torch.set_num_threads(1)  # networks this small lose more to waiting for threads than they gain
-    entered = entrants([method_named(name) for name in names], variant)
-    with run_folder(out, f"compare-{chosen.name}") as (working, final):
-        with chosen_workers(backend, jobs, address, continues=False) as workers:
-            runs = _run_all(chosen, entered, range(seeds), working, workers)
-        summaries = summarize(runs)
-        summary = _report(chosen, entered, runs, summaries, final)
-        (working / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-        if report:
-            with messages().status("measuring the condition of Thm. 3.1 and the weights"):
-                measure_and_keep(chosen, entered, 0, working)
-    page = report_at_end(final) if report else None
-    if as_json:
-        typer.echo(json.dumps(summary))
-        return
-    _print(chosen, entered, summaries, seeds, final)
-    if page is not None:
-        results().print(f"Report: {page}", soft_wrap=True)
+    entered = entrants([method_named(name) for name in names], chosen_variants(chosen, variants))
+    with chosen_workers(backend, jobs, address, continues=True) as workers:
+        found = carry_out(chosen, entered, seeds, workers, out=out, condition=condition, page=report)
+    show(found, as_json=as_json)
 
 
-def _study(name: str, steps: int | None, accountant: str | None) -> Study:
-    if name not in STUDIES:
-        raise InvalidArgumentError(f"study={name!r}: choose one of {', '.join(STUDIES)}")
-    study = STUDIES[name]
-    changes = {key: value for key, value in (("steps", steps), ("accountant", accountant)) if value is not None}
-    return dataclasses.replace(study, settings=dataclasses.replace(study.settings, **changes))  # type: ignore[arg-type]
+def chosen_variants(study: Study, text: str | None) -> list[str]:
+    """The variants that are asked for; by default the study's own, if it treats owners individually."""
+    if text is None:
+        own = study.config.plan.variant
+        return [own if own in ("sample", "scale", "both") else "sample"]
+    found = words(text)
+    for variant in found or [text]:
+        _validate.one_of(VARIANTS, variants=variant)
+    return found
 
 
-def _run_all(
-    study: Study, entered: Sequence[Entrant], seeds: Sequence[int], folder: Path, workers: Workers
-) -> list[Run]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=messages(), transient=True) as progress:
-        task = progress.add_task("planning and training", total=len(entered) * len(seeds))
-        runs = []
-        for run in compare(study, entered, seeds, folder, workers):
-            runs.append(run)
-            progress.update(task, advance=1, description=f"{run.entrant.label}, seed {run.seed}")
-    rows = [entrant.label for entrant in entered]
-    return sorted(runs, key=lambda run: (run.seed, rows.index(run.entrant.label)))
+def carry_out(
+    study: Study,
+    entered: Sequence[Entrant],
+    seeds: int,
+    workers: Workers,
+    *,
+    out: Any,
+    condition: bool,
+    page: bool,
+    question: str = "",
+) -> dict[str, Any]:
+    """Train what is not trained yet; everything that there is to say about it, as plain values."""
+    _validate.whole(1, seeds=seeds)
+    messages().print(f"[yellow]{NOT_A_RELEASE}[/]")
+    with messages().status("reading"):
+        study.split(0).judged_by  # noqa: B018 - missing or corrupt data end here, before anything is written
+        store = open_store(study, out)
+    _train(study, entered, range(seeds), store, workers)
+    if condition:
+        with messages().status("measuring weights and the condition of Thm. 3.1"):
+            measure_and_keep(study, entered, 0, store.path.parent)
+    found = {**comparison_report(study, entered, range(seeds), store), "question": question}
+    (store.path.parent / "summary.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    written = report_at_end(store.path.parent) if page else None
+    return {**found, "folder": str(store.path.parent), "report": None if written is None else str(written)}
 
 
-def _report(
-    study: Study, entered: Sequence[Entrant], runs: Sequence[Run], summaries: dict[str, Summary], folder: Path
-) -> dict[str, object]:
+def _train(
+    study: Study, entered: Sequence[Entrant], seeds: Sequence[int], store: ResultStore, workers: Workers
+) -> None:
+    missing = len(missing_tasks(study, entered, seeds, store))
+    with progress_bar() as progress:
+        task = progress.add_task(f"{study.name}: planning and training", total=missing)
+        for result in compare(study, entered, seeds, store, workers=workers):
+            label = f"{study.name}: {result.entrant['label']}, seed {result.seed}"
+            progress.update(task, advance=1, description=label)
+
+
+def comparison_report(
+    study: Study, entered: Sequence[Entrant], seeds: Sequence[int], store: ResultStore
+) -> dict[str, Any]:
+    """What came of the entrants that were asked for, as plain values."""
+    rows = {row.label: store.of(row, seeds) for row in entered}
+    material = read_run(store.path.parent)
     return {
         "study": study.name,
         "description": study.description,
-        "settings": study.settings.to_json(),
-        "seeds": sorted({run.seed for run in runs}),
-        "methods": {
-            entrant.label: {"variant": entrant.method.variant, **summaries[entrant.label].to_json()}
-            for entrant in entered
-        },
-        "verdict": verdict(summaries),
-        "folder": str(folder),
+        "config": study.config.to_json(),
+        "balanced": study.evaluation.balanced,
+        "seeds": list(seeds),
+        "verdict": material.verdict,
+        "not_a_release": NOT_A_RELEASE,
+        "unaccounted": list(material.unaccounted),
+        "summary": views.summarize(rows),
+        "group": {label: group_epsilons(found[0], store.common) for label, found in rows.items() if found},
+        "differences": views.differences(rows),
+        "curves": views.curves(rows),
+        "classes": views.class_curves(rows),
+        "change_against_budget": views.change_against_budget(rows),
+        "pareto": views.pareto(rows),
+        "run_time": views.run_time(rows),
+        "condition": dict(material.condition),
     }
 
 
-def _print(study: Study, entered: Sequence[Entrant], summaries: dict[str, Summary], seeds: int, folder: Path) -> None:
-    settings, shown = study.settings, results()
-    shown.print(f"[bold]{study.description}[/]")
+def show(found: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print a comparison, for machines or for people."""
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    shown, plan = results(), found["config"]["plan"]
+    shown.print(f"[bold]{escape(found['study'])}: {escape(found['description'])}[/]")
+    asked = f"{found['question']}; " if found["question"] else ""
     shown.print(
-        f"{settings.steps} steps, expected batch {settings.expected_batch_size:g}, {seeds} paired seeds, accountant "
-        f"{settings.accountant}; percent right on held-out data, mean ± standard deviation\n"
+        f"{asked}{plan['steps']} steps, learning rate {found['config']['learning_rate']:g}, {len(found['seeds'])} "
+        f"paired seeds, accountant {plan['accountant']}; {'balanced ' * found['balanced']}accuracy on held-out "
+        "examples in percent, mean ± standard deviation\n"
     )
-    shown.print(_method_table(entered, summaries))
-    shown.print(
-        "\n[bold]What every owner gets[/], the ε of single records, and that of 10 and of all of them together\n"
-    )
-    shown.print(_owner_table(summaries))
-    shown.print(f"\n{verdict(summaries)}")
-    shown.print(f"Run folder: {folder}")
+    shown.print(_method_table(found))
+    shown.print("\n[bold]What every owner gets[/], the ε of single examples, and that of 10 and of all together\n")
+    shown.print(_owner_table(found))
+    for line in _condition_lines(found["condition"]):
+        shown.print(line)
+    for line in found["unaccounted"]:
+        shown.print(f"\n[yellow]{escape(line)}[/]")
+    shown.print(f"\n{escape(found['verdict'])}")
+    shown.print(f"Results: {escape(found['folder'])}", soft_wrap=True)
+    if found["report"] is not None:
+        shown.print(f"Report: {escape(found['report'])}", soft_wrap=True)
 
 
-def _method_table(entered: Sequence[Entrant], summaries: dict[str, Summary]) -> Table:
-    table = plain_table("method", "plan", right=("overall", "worst owner"))
-    for entrant in entered:
-        summary = summaries[entrant.label]
-        table.add_row(entrant.label, entrant.method.variant, _percent(summary.overall), _percent(summary.worst))
+def _method_table(found: Mapping[str, Any]) -> Table:
+    columns = {"overall": "overall", "worst": "worst owner", "most_private": "strictest", "imbalance": "imbalance"}
+    table = plain_table("method", "plan", right=(*columns.values(), "p (worst)"))
+    for label, row in found["summary"].items():
+        difference = found["differences"].get(f"{label} - {views.BASELINE}", {}).get("end", {})
+        cells = [_percent(row[measure]) for measure in columns]
+        table.add_row(escape(label), row["variant"], *cells, _p(difference.get("worst")))
     return table
 
 
-def _owner_table(summaries: dict[str, Summary]) -> Table:
-    groups = ("10", "all")
-    table = plain_table("method", "owner", right=("recall", "loss", "ε spent", "of", *groups))
-    for method, summary in summaries.items():
-        for name, owner in summary.owners.items():
-            together = [compact(owner.group[size]) if size in owner.group else "" for size in groups]
-            cells = [
-                _percent(owner.recall),
-                _number(owner.loss),
-                rounded_up(owner.spent, 3),
-                f"{owner.allowed:g}",
-                *together,
-            ]
-            table.add_row(method if name == next(iter(summary.owners)) else "", name, *cells)
+def _owner_table(found: Mapping[str, Any]) -> Table:
+    sizes = ("10", "all")
+    table = plain_table("method", "owner", right=("accuracy", "loss", "ε spent", "of", *sizes))
+    for label, row in found["summary"].items():
+        groups = found["group"][label]
+        for index, (name, owner) in enumerate(row["owners"].items()):
+            spent = "" if owner["spent"] is None else rounded_up(owner["spent"], 3)
+            together = [compact(groups[name][size]) if size in groups.get(name, {}) else "" for size in sizes]
+            cells = [_percent(owner), _number(owner["loss"]), spent, f"{owner['epsilon']:g}", *together]
+            table.add_row("" if index else escape(label), escape(name), *cells)
     return table
 
 
-def _percent(value: MeanSd) -> str:
-    return f"{100 * value.mean:.1f} ± {100 * value.sd:.1f}"
+def _condition_lines(conditions: Mapping[str, Any]) -> list[str]:
+    """One sentence per row: the ratio of signals, how long the condition was unmet, and the initial drop."""
+    lines = []
+    for label, found in conditions.items():
+        unmet = sum(point["left_side"] <= 0 for point in found["points"]) / len(found["points"])
+        drop = found["initial_drop"]
+        dropped = "no initial drop" if drop is None else f"initial drop from step {drop['start']} to {drop['turn']}"
+        lines.append(
+            f"{label}: {found['other']} has {found['points'][0]['signal_ratio']:.1f} times the signal of "
+            f"{found['owner']}; the condition of Thm. 3.1 is unmet at {unmet:.0%} of the points; {dropped}."
+        )
+    return ["", *lines] if lines else []
 
 
-def _number(value: MeanSd) -> str:
-    return f"{value.mean:.2f} ± {value.sd:.2f}"
+def _percent(value: Mapping[str, float]) -> str:
+    return f"{100 * value['mean']:.1f} ± {100 * value['sd']:.1f}"
+
+
+def _number(value: Mapping[str, float]) -> str:
+    return f"{value['mean']:.2f} ± {value['sd']:.2f}"
+
+
+def _p(difference: Mapping[str, Any] | None) -> str:
+    if difference is None or difference["p"] is None or not math.isfinite(difference["p"]):
+        return ""
+    return f"{difference['p']:.2g}"

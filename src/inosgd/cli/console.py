@@ -7,11 +7,12 @@ import os
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from inosgd.shown import rounded_up
 
-__all__ = ["compact", "messages", "plain_table", "results", "rounded_up"]
+__all__ = ["compact", "messages", "plain_table", "progress_bar", "results", "rounded_up"]
 
 
 def results() -> Console:
@@ -28,6 +29,12 @@ def _rank() -> int:
     from inosgd.distributed import launched  # torch: only those wait for it who were launched together
 
     return launched()[0]
+
+
+def progress_bar() -> Progress:
+    """How far many trainings have come, on standard error; it disappears at the end."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    return Progress(*columns, console=messages(), transient=True)
 
 
 def plain_table(*left: str, right: tuple[str, ...]) -> Table:

@@ -9,6 +9,7 @@ import typer
 from rich.markup import escape
 
 from inosgd.cli.console import results
+from inosgd.cli.studies import AllowFactory, study_of_run
 from inosgd.errors import InvalidArgumentError
 from inosgd.runs.checkpoint import Checkpoint
 from inosgd.runs.files import MODEL
@@ -20,9 +21,7 @@ def release_command(
     run: Annotated[Path, typer.Argument(help="The run folder.")],
     step: Annotated[int | None, typer.Option(help="The checkpoint after this step; by default the last.")] = None,
     to: Annotated[Path | None, typer.Option(help="Also write its model and card into this new folder.")] = None,
-    allow_factory: Annotated[
-        str | None, typer.Option(help="Import this package.module:factory, which the study names. It runs code.")
-    ] = None,
+    allow_factory: AllowFactory = None,
 ) -> None:
     """Mark a checkpoint as having left the house, before it does.
 
@@ -32,7 +31,7 @@ def release_command(
         raise InvalidArgumentError(f"to={str(to)!r}: it already exists; choose a new folder")
     folder = RunFolder.open(run)
     with folder.lock():
-        prepared = None if to is None else prepare_again(folder, allowed_factory=allow_factory)
+        prepared = None if to is None else prepare_again(folder, study_of_run(folder, allow_factory=allow_factory))
         chosen = folder.mark_release(step)
         if to is not None and prepared is not None:
             save_checkpoint(folder, prepared, chosen, to)

@@ -14,6 +14,7 @@ from inosgd import _validate
 from inosgd.cli.console import messages
 from inosgd.cli.report import report_at_end
 from inosgd.cli.reports import reading_shown_by, show_outcome
+from inosgd.cli.studies import AllowFactory, AsJson, WithReport, study_of_run
 from inosgd.cli.train import CHECKPOINTS, resumable
 from inosgd.distributed import Peers, connect
 from inosgd.errors import TrainingStoppedError
@@ -24,11 +25,9 @@ from inosgd.study.running import Prepared, finish, follow, prepare_again, resume
 def resume_command(
     run: Annotated[Path, typer.Argument(help="The run folder.")],
     every: Annotated[int | None, typer.Option(help="Steps between checkpoints; by default a tenth of all.")] = None,
-    allow_factory: Annotated[
-        str | None, typer.Option(help="Import this package.module:factory, which the study names. It runs code.")
-    ] = None,
-    report: Annotated[bool, typer.Option(help="Write report.html into the run folder.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    allow_factory: AllowFactory = None,
+    report: WithReport = True,
+    as_json: AsJson = False,
 ) -> None:
     """Go on with a run from its last checkpoint, to the same model as if it had never stopped.
 
@@ -59,7 +58,8 @@ def resume_command(
 def _prepared(folder: RunFolder, allow_factory: str | None, peers: Peers) -> Prepared:
     with messages().status("reading and building") as status:
         shown = reading_shown_by(status)
-        return prepare_again(folder, allowed_factory=allow_factory, progress=shown, peers=peers)
+        study = study_of_run(folder, allow_factory=allow_factory, progress=shown)
+        return prepare_again(folder, study, peers=peers)
 
 
 def _refuse_stopped(folder: RunFolder) -> None:

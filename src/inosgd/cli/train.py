@@ -1,4 +1,4 @@
-"""``inosgd train``: from a study file to a trained model, its card and a ledger."""
+"""``inosgd train``: from a study to a trained model, its card and a ledger."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,10 +19,10 @@ from inosgd import _validate
 from inosgd.cli.console import messages
 from inosgd.cli.report import report_at_end
 from inosgd.cli.reports import reading_shown_by, show_outcome
+from inosgd.cli.studies import AllowFactory, AsJson, MethodName, StudyArgument, VariantName, WithReport, find_study
 from inosgd.distributed import Peers, connect
 from inosgd.errors import InosgdError, InvalidArgumentError, PeerLostError
 from inosgd.runs.folder import RunFolder
-from inosgd.study.reading import StudyFile, read_study
 from inosgd.study.running import Prepared, begin_training, create_run, finish, follow, prepare
 
 CHECKPOINTS = 10
@@ -29,15 +30,15 @@ CHECKPOINTS = 10
 
 
 def train_command(
-    study: Annotated[Path, typer.Argument(help="A study file; `inosgd new` writes one.")],
+    study: StudyArgument,
+    method: MethodName = None,
+    variant: VariantName = None,
     out: Annotated[Path | None, typer.Option(help="The run folder, which must not exist yet.")] = None,
     every: Annotated[int | None, typer.Option(help="Steps between checkpoints; by default a tenth of all.")] = None,
     seed: Annotated[int | None, typer.Option(help="Repeatable, and therefore not private: for trying out.")] = None,
-    allow_factory: Annotated[
-        str | None, typer.Option(help="Import this package.module:factory, which the study names. It runs code.")
-    ] = None,
-    report: Annotated[bool, typer.Option(help="Write report.html into the run folder.")] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    allow_factory: AllowFactory = None,
+    report: WithReport = True,
+    as_json: AsJson = False,
 ) -> None:
     """Train a model on your own data under individual budgets.
 
@@ -52,8 +53,7 @@ def train_command(
     with connect() as peers, ExitStack() as held:
         with peers.together():
             final = _run_path(out, study)
-            described = read_study(study, allowed_factory=allow_factory)
-            prepared = _prepared(described, seed, allow_factory, peers)
+            prepared = _prepared(study, method, variant, seed, allow_factory, peers)
         with peers.together():
             run = held.enter_context(_new_run(final, prepared)) if peers.first else None
         if run is None:
@@ -80,20 +80,24 @@ def resumable(run: RunFolder) -> Iterator[None]:
         raise typer.Exit(stop.code if isinstance(stop, SystemExit) else 130) from None  # type: ignore[arg-type]
 
 
-def _run_path(out: Path | None, study: Path) -> Path:
-    final = out if out is not None else Path("runs") / f"{study.stem}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
+def _run_path(out: Path | None, study: str) -> Path:
+    final = out if out is not None else Path("runs") / f"{Path(study).stem}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     if final.exists():
         raise InvalidArgumentError(f"out={str(final)!r}: it already exists; choose a new folder, or resume it")
     return final
 
 
-def _prepared(study: StudyFile, seed: int | None, allow_factory: str | None, peers: Peers) -> Prepared:
-    if study.schema.data.kind == "table":
-        torch.set_num_threads(1)  # networks this small lose more to waiting for threads than they gain
-    chosen = study.schema.training.seed if seed is None else seed
+def _prepared(
+    text: str, method: str | None, variant: str | None, seed: int | None, allow_factory: str | None, peers: Peers
+) -> Prepared:
     with messages().status("reading, planning and building") as status:
         shown = reading_shown_by(status)
-        return prepare(study, seed=chosen, allowed_factory=allow_factory, progress=shown, peers=peers)
+        study = find_study(text, allow_factory=allow_factory, progress=shown, method=method, variant=variant)
+        if seed is not None:
+            study = replace(study, config=replace(study.config, seed=seed))
+        if study.file is not None and study.file.schema.data.kind == "table":
+            torch.set_num_threads(1)  # networks this small lose more to waiting for threads than they gain
+        return prepare(study, peers=peers)
 
 
 @contextmanager

@@ -17,14 +17,16 @@ from rich.markup import escape
 from inosgd.accounting.selection import DRAWS, trials_named
 from inosgd.cli.console import messages, plain_table, results
 from inosgd.cli.folders import run_folder
+from inosgd.cli.studies import AllowFactory, AsJson, StudyArgument, find_study
 from inosgd.cli.words import words
 from inosgd.cli.workers import Address, Backend, Jobs, chosen_workers
 from inosgd.errors import InvalidArgumentError
 from inosgd.files import write_private
 from inosgd.models.saved import save_model
+from inosgd.parallel.workers import Workers
 from inosgd.randomness import SecureSource
 from inosgd.shown import rounded_up
-from inosgd.study.reading import StudyFile, read_study
+from inosgd.study.study import Study
 from inosgd.tuning.candidates import Space
 from inosgd.tuning.pricing import Priced, price_tuning
 from inosgd.tuning.private import Chosen, described, price_list, tune_on_private_data
@@ -38,7 +40,7 @@ Values = Annotated[str | None, typer.Option(help="Values to choose from, separat
 
 
 def tune_command(
-    study: Annotated[Path, typer.Argument(help="A study file; `inosgd new` writes one.")],
+    study: StudyArgument,
     public: Annotated[bool, typer.Option("--public", help="Every example of STUDY is public: free.")] = False,
     private: Annotated[bool, typer.Option("--private", help="They are private: every owner pays, as shown.")] = False,
     learning_rate: Values = None,
@@ -54,16 +56,14 @@ def tune_command(
     ] = "poisson",
     seeds: Annotated[int, typer.Option(help="With --public: trainings of each candidate.")] = 1,
     yes: Annotated[bool, typer.Option("--yes", help="With --private: accept the price.")] = False,
-    allow_factory: Annotated[
-        str | None, typer.Option(help="Import this package.module:factory, which the study names. It runs code.")
-    ] = None,
+    allow_factory: AllowFactory = None,
     jobs: Jobs = None,
     backend: Backend = "local",
     address: Address = None,
     out: Annotated[
         Path | None, typer.Option(help="The folder of the result, new; with --public, none if not given.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Choose learning rate, clipping threshold, tail and plan of a study by trying them.
 
@@ -80,20 +80,20 @@ def tune_command(
         exponents=_numbers("exponent", exponent),
         max_ratios=_numbers("max_ratio", max_ratio),
     )
-    described_study = read_study(study, allowed_factory=allow_factory)
+    chosen_study = find_study(study, allow_factory=allow_factory)
     torch.set_num_threads(1)
     if public:
         with run_folder(out, "") if out is not None else nullcontext((None, None)) as (working, _):
             with chosen_workers(backend, jobs, address, continues=False) as workers:
-                ranked = _publicly(described_study, space, by, seeds, workers=workers, allowed_factory=allow_factory)
-            found = _keep_public(ranked, by, working)
+                ranked = _publicly(chosen_study, space, by, seeds, workers)
+            found = _keep_public(chosen_study, ranked, by, working)
         _show_public(ranked, found, as_json=as_json)
         return
     drawn = trials_named(draw, trials)
     with messages().status("reading, and planning trials that fit into every budget"):
-        priced = price_tuning(described_study, space, drawn, allowed_factory=allow_factory)
+        priced = price_tuning(chosen_study, space, drawn)
     _agree(priced, by, yes=yes)
-    with run_folder(out, f"tune-{study.stem}") as (working, final):
+    with run_folder(out, f"tune-{chosen_study.name}") as (working, final):
         with chosen_workers(backend, jobs, address, continues=False) as workers, messages().status("training"):
             chosen = tune_on_private_data(priced, SecureSource(), by=by, workers=workers)
         report = _keep(priced, chosen, by, working, final)
@@ -103,10 +103,10 @@ def tune_command(
 # Both ways ---------------------------------------------------------------------------------------------------------
 
 
-def _check_way(study: Path, *, public: bool, private: bool) -> None:
+def _check_way(study: str, *, public: bool, private: bool) -> None:
     if public == private:
         raise InvalidArgumentError(
-            f"say whose examples {study.name} holds: --public if every one of them is public, so that tuning costs "
+            f"say whose examples {study} holds: --public if every one of them is public, so that tuning costs "
             "nobody anything; --private if not, and their owners pay for the tuning out of their budgets. Judging by "
             "public held-out examples does not make trainings on private ones free"
         )
@@ -122,17 +122,17 @@ def _numbers(name: str, text: str | None) -> tuple[float, ...]:
 # On public data ----------------------------------------------------------------------------------------------------
 
 
-def _publicly(study: StudyFile, space: Space, by: str, seeds: int, **how: Any) -> list[Scored]:
+def _publicly(study: Study, space: Space, by: str, seeds: int, workers: Workers) -> list[Scored]:
     ranked: list[Scored] = []
     with messages().status("training") as status:
-        for ranked in tune_on_public_data(study, space, by=by, seeds=seeds, **how):
+        for ranked in tune_on_public_data(study, space, by=by, seeds=seeds, workers=workers):
             status.update(f"best so far: {ranked[0].mean:.3f} by {ranked[0].candidate.label}")
     return ranked
 
 
-def _keep_public(ranked: list[Scored], by: str, working: Path | None) -> dict[str, Any]:
+def _keep_public(study: Study, ranked: list[Scored], by: str, working: Path | None) -> dict[str, Any]:
     """The best settings and the whole ranking; written where a folder was named."""
-    best = ranked[0].candidate.training_text
+    best = ranked[0].candidate.training_text(study.file)
     rows = [{"candidate": each.candidate.label, "mean": each.mean, "scores": list(each.scores)} for each in ranked]
     found = {"by": by, "ranking": rows, "training": best, "spent": 0.0, "why_free": WHY_FREE}
     if working is not None:
@@ -192,7 +192,7 @@ def _keep(priced: Priced, chosen: Chosen | None, by: str, working: Path, final: 
     if chosen is not None:
         model, description = described(priced, chosen)
         save_model(working / "model", model, description)
-        write_private(working / "training.toml", chosen.candidate.training_text.encode())
+        write_private(working / "training.toml", chosen.candidate.training_text(priced.study.file).encode())
         write_private(working / "trial-plan.json", chosen.plan.to_json().encode())
         write_private(working / "trial-ledger.jsonl", chosen.trial.ledger.encode())
         evaluation = chosen.trial.evaluation

@@ -1,165 +1,102 @@
-"""Comparison: the same model under the same budgets by several methods, with paired seeds.
+"""Comparison: a study trained by several entrants with paired seeds, in parallel, continued where it stopped.
 
-For each seed every method gets the same split, the same initial model and the same streams of draws and noise,
-so differences between methods are differences of method.
+For each seed every entrant gets the same split, the same initial model and the same streams of draws and noise, so
+that differences between entrants are differences of method.
+
+A comparison is repeatable, and computed from private examples without regard to budgets. It is for the eyes of the
+holder of the data, and no release: `inosgd.tuning` is the way to choose under the guarantee.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import hashlib
 import json
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from inosgd.analysis.guarantees import group_guarantees
-from inosgd.analysis.summary import MeanSd, mean_sd
-from inosgd.compare.entrant import Entrant, prepared
-from inosgd.compare.reproduction import Task, plans_of
-from inosgd.compare.run import Run, train_once
-from inosgd.files import write_private
+from inosgd.compare.common import Common
+from inosgd.compare.entrant import Entrant
+from inosgd.compare.results import Result, ResultStore, result_key
+from inosgd.compare.training import entered_data, train_once
 from inosgd.parallel.runner import Failure, failures_error, run_all
 from inosgd.parallel.workers import LOCAL, Workers
 from inosgd.study.study import Study
 
-
-@dataclass(frozen=True)
-class OwnerSummary:
-    """What one owner got from one method, over all seeds; ``group`` is the epsilon of several of its records."""
-
-    recall: MeanSd
-    loss: MeanSd
-    spent: float
-    allowed: float
-    group: dict[str, float]
+NOT_A_RELEASE = (
+    "A comparison is repeatable and looks at private examples without spending anyone's budget: it is for the eyes of "
+    "the holder of the data, and not to be published. `inosgd tune --private` chooses settings under the guarantee."
+)
 
 
-@dataclass(frozen=True)
-class Summary:
-    """What one method gave, over all seeds."""
+def open_store(study: Study, folder: Path | None, *, validation: bool = False) -> ResultStore:
+    """The results of a study in ``folder``, or in one that its settings determine.
 
-    overall: MeanSd
-    worst: MeanSd
-    owners: dict[str, OwnerSummary]
+    Results of one study, its data and its configuration share a folder, so that asking for more seeds or entrants adds
+    to them.
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain numbers; an owner's ``mean`` and ``sd`` are those of its recall."""
-        return {
-            "overall": self.overall.to_json(),
-            "worst": self.worst.to_json(),
-            "owners": {
-                name: {**owner.recall.to_json(), "loss": owner.loss.to_json()} for name, owner in self.owners.items()
-            },
-            "spent": {name: owner.spent for name, owner in self.owners.items()},
-            "allowed": {name: owner.allowed for name, owner in self.owners.items()},
-            "group": {name: owner.group for name, owner in self.owners.items()},
-        }
+    Raises:
+        InvalidArgumentError: If the folder holds results of other settings or other data.
+    """
+    settings = json.dumps([study.origin, study.config.to_json()], sort_keys=True)
+    digest = hashlib.sha256(settings.encode()).hexdigest()[:8]
+    place = folder or Path("runs") / f"compare-{study.name}-{digest}"
+    return ResultStore(place, lambda key: Common.of(study, key, validation=validation))
 
 
 @dataclass(frozen=True)
-class Compared:
-    """One training of a comparison, with the text of its ledger."""
+class Task:
+    """One training that has to be done."""
 
-    run: Run
-    ledger: str
+    study: Study
+    entrant: Entrant
+    seed: int
+    validation: bool = False
+
+    @property
+    def name(self) -> str:
+        """How messages refer to it."""
+        return f"{self.study.name}: {self.entrant.label} ({self.entrant.method.variant}), seed {self.seed}"
+
+
+def train_task(task: Task) -> Result:
+    """Split, plan, train, and keep what is worth keeping."""
+    data = entered_data(task.study, task.entrant, task.seed, validation=task.validation)
+    return train_once(task.study, data, task.entrant, task.seed)
 
 
 def compare(
-    study: Study, entered: Sequence[Entrant], seeds: Sequence[int], folder: Path, workers: Workers = LOCAL
-) -> Iterator[Run]:
-    """Train every entrant with every seed, writing configuration, plans, ledgers and curves into ``folder``.
-
-    Runs come in the order in which they finish.
+    study: Study,
+    entered: Sequence[Entrant],
+    seeds: Sequence[int],
+    store: ResultStore,
+    *,
+    workers: Workers = LOCAL,
+    validation: bool = False,
+) -> Iterator[Result]:
+    """Train what ``store`` does not hold yet, and yield results as they come.
 
     Raises:
-        InosgdError: At the first training that fails for good; it is named.
+        InosgdError: At the end, when every other training is done, if some failed; it names them.
     """
-    _write_json(folder / "config.json", _config(study, entered, seeds))
-    tasks = [Task(study, entrant, seed) for seed in seeds for entrant in entered]
-    for _, outcome in run_all(compared, tasks, names=[task.name for task in tasks], workers=workers):
+    tasks = missing_tasks(study, entered, seeds, store, validation=validation)
+    failures: list[Failure] = []
+    for _, outcome in run_all(train_task, tasks, names=[task.name for task in tasks], workers=workers):
         if isinstance(outcome, Failure):
-            raise failures_error([outcome], len(tasks), kept=False)
-        _write(folder, outcome)
-        yield outcome.run
+            failures.append(outcome)
+            continue
+        store.add(outcome)
+        yield outcome
+    if failures:
+        raise failures_error(failures, len(tasks))
 
 
-def compared(task: Task) -> Compared:
-    """One training; its ledger comes back as text, because a worker may not share our disk."""
-    data = prepared(task.study.split(task.seed), task.entrant, task.seed)
-    plan = plans_of(task.study.settings).get(data.owners.table, task.entrant)
-    with tempfile.TemporaryDirectory() as place:
-        path = Path(place) / "ledger.jsonl"
-        run = train_once(task.study, data, task.entrant, plan, task.seed, path)
-        return Compared(run, path.read_text(encoding="utf-8"))
-
-
-def _write(folder: Path, compared: Compared) -> None:
-    run = compared.run
-    place = folder / run.entrant.label / f"seed-{run.seed}"
-    place.mkdir(parents=True)
-    write_private(place / "ledger.jsonl", compared.ledger.encode())
-    _write_json(place / "plan.json", json.loads(run.plan.to_json()))
-    _write_json(place / "metrics.json", [point.to_json() for point in run.curve])
-
-
-def summarize(runs: Sequence[Run]) -> dict[str, Summary]:
-    """One summary per method, in the order in which the methods first appear."""
-    labels = list(dict.fromkeys(run.entrant.label for run in runs))
-    return {label: _summary([run for run in runs if run.entrant.label == label]) for label in labels}
-
-
-def verdict(summaries: Mapping[str, Summary]) -> str:
-    """One plain sentence on what the numbers mean."""
-    fairest = max(summaries, key=lambda label: summaries[label].worst.mean)
-    best = max(summaries, key=lambda label: summaries[label].overall.mean)
-    worst_owner = min(summaries[fairest].owners.items(), key=lambda item: item[1].recall.mean)[0]
-    text = (
-        f"{fairest} serves its worst-off owner best ({worst_owner}: {summaries[fairest].worst.mean:.1%} right)"
-        f"{' and is also' if best == fairest else f', while {best} is'} best overall "
-        f"({summaries[best].overall.mean:.1%})"
-    )
-    if {"idp-sgd", "ino-sgd"} <= set(summaries):
-        idp, ino = summaries["idp-sgd"], summaries["ino-sgd"]
-        text += (
-            f"; against idp-sgd at the same budgets, ino-sgd changes overall accuracy by "
-            f"{100 * (ino.overall.mean - idp.overall.mean):+.1f} points and the worst owner by "
-            f"{100 * (ino.worst.mean - idp.worst.mean):+.1f}"
-        )
-    kept = all(owner.spent <= owner.allowed for summary in summaries.values() for owner in summary.owners.values())
-    return text + (
-        "; every owner stayed within its budget." if kept else "; A BUDGET WAS EXCEEDED, see what was spent."
-    )
-
-
-def _config(study: Study, entered: Sequence[Entrant], seeds: Sequence[int]) -> dict[str, Any]:
-    return {
-        "study": study.name,
-        "settings": study.settings.to_json(),
-        "budgets": {name: dataclasses.asdict(budget) for name, budget, _ in study.split(seeds[0]).owners.table},
-        "methods": {entrant.label: {"variant": entrant.method.variant} for entrant in entered},
-        "seeds": list(seeds),
-        "randomness": "seeded: repeatable, for comparing methods; not for models that are released",
-    }
-
-
-def _summary(runs: Sequence[Run]) -> Summary:
-    finals = [run.final for run in runs]
-    plan = runs[0].plan
-    owners = {}
-    for row, (name, budget, _) in enumerate(plan.table):
-        owners[name] = OwnerSummary(
-            recall=mean_sd([final.owners[name].recall for final in finals]),
-            loss=mean_sd([final.owners[name].loss for final in finals]),
-            spent=float(np.max([run.spent[name] for run in runs])),
-            allowed=budget.epsilon,
-            group=group_guarantees(plan, row),
-        )
-    return Summary(mean_sd([final.overall for final in finals]), mean_sd([final.worst for final in finals]), owners)
-
-
-def _write_json(path: Path, value: Any) -> None:
-    path.write_text(json.dumps(value, indent=1) + "\n", encoding="utf-8")
+def missing_tasks(
+    study: Study, entered: Sequence[Entrant], seeds: Sequence[int], store: ResultStore, *, validation: bool = False
+) -> list[Task]:
+    """The trainings that are asked for and not there; entrants that differ in name only are trained once."""
+    wanted: dict[str, Task] = {}
+    for seed in seeds:
+        for entrant in entered:
+            wanted.setdefault(result_key(entrant, seed), Task(study, entrant, seed, validation))
+    return [task for key, task in wanted.items() if key not in store.results]

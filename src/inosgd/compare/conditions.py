@@ -6,10 +6,11 @@ from typing import Any
 
 from inosgd.analysis.condition import ConditionPoint, HeldOut, condition_every
 from inosgd.analysis.initial_drop import initial_drop, unmet_periods
-from inosgd.compare.entrant import Entrant, prepared
-from inosgd.compare.run import PlanCache, evaluation_interval, train_once
+from inosgd.compare.entrant import Entrant
+from inosgd.compare.training import entered_data, evaluation_interval, train_once
 from inosgd.errors import InvalidArgumentError
 from inosgd.study.study import Study
+from inosgd.training import Callback, Trainer
 
 
 def condition_along(study: Study, entrant: Entrant, seed: int) -> dict[str, Any]:
@@ -18,26 +19,23 @@ def condition_along(study: Study, entrant: Entrant, seed: int) -> dict[str, Any]
     ``points`` has the angle, the ratio of signals, the theorem's left side and both losses; ``unmet`` the periods in
     which the left side is not positive, so that the strict owner's loss may rise; ``initial_drop`` when it did.
     """
-    data = prepared(study.split(seed), entrant, seed)
+    data = entered_data(study, entrant, seed)
     names = data.owners.table.names
-    if names != data.groups.names:
+    if not data.by_owner:
         raise InvalidArgumentError(
             f"{study.name}: every example is its own owner, so there are no two owners whose gradients to compare"
         )
     epsilons = data.owners.table.epsilons
     strict, liberal = names[int(epsilons.argmin())], names[int(epsilons.argmax())]
-    held_out = HeldOut((data.held_out_inputs, data.held_out_targets), data.held_out_groups)
+    judged = data.judged_by
+    held_out = HeldOut((judged.inputs, judged.targets), judged.groups)
     points: list[ConditionPoint] = []
-    plan = PlanCache(study.settings).get(data.owners.table, entrant)
-    interval = evaluation_interval(plan.steps)
-    run = train_once(
-        study,
-        data,
-        entrant,
-        plan,
-        seed,
-        watch=lambda trainer: condition_every(interval, trainer, points, held_out, owners=[strict, liberal]),
-    )
+
+    def watch(trainer: Trainer) -> Callback:
+        interval = evaluation_interval(trainer.plan.steps)
+        return condition_every(interval, trainer, points, held_out, owners=[strict, liberal])
+
+    run = train_once(study, data, entrant, seed, watch)
     steps = [point.step for point in run.curve]
     drop = initial_drop(
         steps,

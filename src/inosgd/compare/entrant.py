@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,9 @@ import numpy as np
 from inosgd import _validate
 from inosgd.method import IDP_SGD, INO_SGD, Method
 from inosgd.owners import Owners, OwnerTable
-from inosgd.planning import Fairness
-from inosgd.study.study import StudyData, owners_of_rows
+from inosgd.plan_config import Fairness
+from inosgd.study.config import TrainingConfig
+from inosgd.study.study import StudyData, only_examples
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class Entrant:
     Attributes:
         label: The name of its row in tables.
         method: The method, with its planner chosen.
-        fairness: The knobs of fair plans.
+        fairness: The knobs of fair plans; the study's own if None.
         budget_cut: By which share of its distance to the strictest budget every budget is lowered: the simple way to
             more balance that Pareto curves compare with (App. D.4.3).
         undersampling: Which share of the examples of owners with more than the mean budget is dropped at random before
@@ -32,12 +33,16 @@ class Entrant:
 
     label: str
     method: Method
-    fairness: Fairness = field(default_factory=Fairness)
+    fairness: Fairness | None = None
     budget_cut: float = 0.0
     undersampling: float = 0.0
 
     def __post_init__(self) -> None:
         _validate.closed_unit(budget_cut=self.budget_cut, undersampling=self.undersampling)
+
+    def config(self, config: TrainingConfig) -> TrainingConfig:
+        """How this entrant trains a study with ``config``."""
+        return config.by(self.method, self.fairness)
 
     def to_json(self) -> dict[str, Any]:
         """Everything that makes this entrant train differently from another."""
@@ -49,22 +54,38 @@ class Entrant:
             "importance": None if method.importance is None else repr(method.importance),
             "order": method.order.name,
             "clipping": repr(method.clipping),
-            "fairness": dataclasses.asdict(self.fairness) if method.variant in ("fair", "both") else None,
+            "fairness": None if self.fairness is None else dataclasses.asdict(self.fairness),
             "budget_cut": self.budget_cut,
             "undersampling": self.undersampling,
         }
 
 
-def entrants(methods: Sequence[Method], variant: str) -> list[Entrant]:
-    """The methods, those of the paper that treat owners individually with ``variant`` as their planner."""
+def entrants(methods: Sequence[Method], variants: Sequence[str]) -> list[Entrant]:
+    """The methods, those of the paper that treat owners individually once with each of ``variants`` as their planner."""
     individual = (IDP_SGD, INO_SGD)
-    return [
-        Entrant(method.name, dataclasses.replace(method, variant=variant) if method in individual else method)
-        for method in methods
-    ]
+    tables = {
+        variant: [
+            Entrant(method.name, dataclasses.replace(method, variant=variant) if method in individual else method)
+            for method in methods
+        ]
+        for variant in variants
+    }
+    return told_apart(tables)
 
 
-def prepared(data: StudyData, entrant: Entrant, seed: int) -> StudyData:
+def told_apart(tables: Mapping[str, Sequence[Entrant]]) -> list[Entrant]:
+    """The rows of several variants as one list: rows that are the same once, later ones with their variant's name."""
+    found: dict[str, Entrant] = {}
+    for variant, rows in tables.items():
+        for row in rows:
+            known = found.get(row.label)
+            if known is not None and known != row:
+                row = dataclasses.replace(row, label=f"{row.label} ({variant})")
+            found.setdefault(row.label, row)
+    return list(found.values())
+
+
+def as_entered(data: StudyData, entrant: Entrant, seed: int) -> StudyData:
     """The data as the entrant trains on it. Only public values (budgets, sizes) and fresh randomness decide."""
     if entrant.undersampling:
         data = _undersampled(data, entrant.undersampling, seed)
@@ -84,11 +105,4 @@ def _undersampled(data: StudyData, share: float, seed: int) -> StudyData:
     epsilons = data.owners.table.epsilons
     liberal = (epsilons > np.average(epsilons, weights=data.owners.table.sizes))[data.owners.assignment]
     dropped = liberal & (np.random.default_rng([seed, 0xD120]).random(len(liberal)) < share)
-    kept = np.flatnonzero(~dropped)
-    return dataclasses.replace(
-        data,
-        owners=owners_of_rows(data.owners, kept),
-        inputs=data.inputs[kept],
-        targets=data.targets[kept],
-        train_groups=data.train_groups[kept],
-    )
+    return only_examples(data, np.flatnonzero(~dropped))

@@ -5,18 +5,22 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
+from inosgd._arrays import FloatArray
 from inosgd.analysis.evaluation import Evaluation
+from inosgd.compare.common import Common
 from inosgd.compare.entrant import Entrant
-from inosgd.compare.run import Run, group_means
 from inosgd.errors import InvalidArgumentError
+from inosgd.files import write_private
+from inosgd.plan import Plan
 from inosgd.planning import signals
+from inosgd.runs.keyed import new_key
 from inosgd.study.study import StudyData
 
 
@@ -30,29 +34,41 @@ def result_key(entrant: Entrant, seed: int) -> str:
 class GroupTerms:
     """What a plan asks of a group: mean rate and threshold, the signal of all its examples, and spending.
 
-    ``spent_share`` is the largest share of a budget that an owner of the study has spent.
+    ``spent`` is empty where groups are not owners; ``spent_share`` is the largest share of a budget that an owner of
+    the study has spent.
     """
 
     rates: dict[str, float]
     thresholds: dict[str, float]
     signals: dict[str, float]
+    spent: dict[str, float]
     spent_share: float
 
     @classmethod
-    def of(cls, run: Run, data: StudyData) -> Self:
-        """The terms of a finished run."""
-        terms, table = run.plan.at(0), run.plan.table
-        per_example = signals(run.plan) / np.maximum(table.sizes, 1)
+    def of(cls, plan: Plan, spent: FloatArray, data: StudyData) -> Self:
+        """The terms of a finished training whose ledger has ``spent``."""
+        terms, table = plan.at(0), plan.table
+        per_example = signals(plan) / np.maximum(table.sizes, 1)
         counts = np.bincount(data.train_groups, minlength=len(data.groups.names))
         sizes = dict(zip(data.groups.names, counts.tolist(), strict=True))
         strength = group_means(per_example, data)
-        spent = np.array([run.spent[name] for name in table.names])
         return cls(
             group_means(terms.sampling_rates, data),
             group_means(terms.clipping_thresholds, data),
             {name: mean * sizes[name] for name, mean in strength.items()},
+            dict(zip(table.names, spent.tolist(), strict=True)) if data.by_owner else {},
             float((spent / table.epsilons).max()),
         )
+
+
+def group_means(values: FloatArray, data: StudyData) -> dict[str, float]:
+    """Per group the mean over its training examples of a value that is given per owner."""
+    of_examples = values[data.owners.assignment]
+    return {
+        name: float(of_examples[data.train_groups == row].mean())
+        for row, name in enumerate(data.groups.names)
+        if (data.train_groups == row).any()
+    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,23 +82,33 @@ class Result:
     epsilons: dict[str, float]
     terms: GroupTerms
     noise_scale: float
+    steps: int
     seconds: float
     scaling: str
 
     @classmethod
-    def of(cls, run: Run, data: StudyData) -> Self:
-        """What is kept of a run."""
-        epsilons = dict(zip(data.groups.names, np.asarray(data.groups.epsilons).tolist(), strict=True))
+    def of(
+        cls,
+        entrant: Entrant,
+        seed: int,
+        plan: Plan,
+        spent: FloatArray,
+        curve: tuple[Evaluation, ...],
+        seconds: float,
+        data: StudyData,
+    ) -> Self:
+        """What is kept of a training."""
         return cls(
-            result_key(run.entrant, run.seed),
-            run.entrant.to_json(),
-            run.seed,
-            run.curve,
-            epsilons,
-            GroupTerms.of(run, data),
-            run.plan.at(0).noise_scale,
-            run.seconds,
-            data.scaling,
+            key=result_key(entrant, seed),
+            entrant=entrant.to_json(),
+            seed=seed,
+            curve=curve,
+            epsilons=dict(zip(data.groups.names, data.groups.epsilons.tolist(), strict=True)),
+            terms=GroupTerms.of(plan, spent, data),
+            noise_scale=plan.at(0).noise_scale,
+            steps=plan.steps,
+            seconds=seconds,
+            scaling=data.scaling,
         )
 
     @property
@@ -111,26 +137,29 @@ class Result:
         return cls(**{**fields, "curve": curve, "terms": GroupTerms(**fields["terms"])})
 
 
-class ResultStore:
-    """Results of one study with one configuration, in a file of JSON lines that only grows.
+KEY = "data.key"
+"""Beside results: as secret as the data, whose digest is made with it."""
 
-    The first line holds the configuration. A line that a killed process left unfinished is dropped and its training
-    done again.
+
+class ResultStore:
+    """Results of one comparison, in a file of JSON lines that only grows and that its user alone can read.
+
+    The first line holds what they have in common. A line that a killed process left unfinished is dropped and its
+    training done again.
     """
 
-    def __init__(self, folder: Path, configuration: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, common: Callable[[bytes], Common]) -> None:
         self.path = folder / "results.jsonl"
         self.results: dict[str, Result] = {}
-        folder.mkdir(parents=True, exist_ok=True)
+        kept = folder / KEY
+        key = kept.read_bytes() if kept.is_file() else new_key()
+        self.common = common(key)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_private(kept, key)
         if self.path.exists():
-            self._read(configuration)
-        else:
-            self._append(dict(configuration))
-
-    @property
-    def scaling(self) -> str:
-        """How the features of this study came to be of order one."""
-        return next((result.scaling for result in self.results.values()), "")
+            self._continue()
+        if not self.path.exists():
+            self._append(common.to_json())
 
     def add(self, result: Result) -> None:
         """Keep a result, in memory and on disk."""
@@ -148,18 +177,32 @@ class ResultStore:
             file.flush()
             os.fsync(file.fileno())
 
-    def _read(self, configuration: Mapping[str, Any]) -> None:
+    def _continue(self) -> None:
+        """Take over what is there, without a line that is not finished."""
         text = self.path.read_text(encoding="utf-8")
-        whole, _, torn = text.rpartition("\n")
+        whole, ended, torn = text.rpartition("\n")
         if torn:
-            self.path.write_text(whole + "\n" if whole else "", encoding="utf-8")
-        lines = whole.splitlines()
-        if not lines:
-            self._append(dict(configuration))
+            write_private(self.path, (whole + ended).encode())
+        if not whole:
+            self.path.unlink()
             return
-        if json.loads(lines[0]) != json.loads(json.dumps(configuration)):
+        common, results = read_results(self.path)
+        if common != self.common:
             raise InvalidArgumentError(
-                f"{self.path}: it holds results of other settings; choose another folder, or remove it"
+                f"{self.path}: it holds results of other settings or data; choose another folder, or remove it"
             )
-        found = [Result.from_json(json.loads(line)) for line in lines[1:]]
-        self.results = {result.key: result for result in found}
+        self.results = {result.key: result for result in results}
+
+
+def read_results(path: Path) -> tuple[Common, list[Result]]:
+    """What results have in common, and the finished ones; a line that is not finished is left out.
+
+    Raises:
+        InvalidArgumentError: If the file does not hold results.
+    """
+    whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n")
+    first, *lines = whole.splitlines() or [""]
+    try:
+        return Common.from_json(json.loads(first)), [Result.from_json(json.loads(line)) for line in lines]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidArgumentError(f"{path}: it does not hold results of inosgd compare ({error})") from None

@@ -57,6 +57,7 @@ def _summary(results: Sequence[Result]) -> dict[str, Any]:
         **at_stage["end"],
         "owners": {name: _owner(results, name) for name in results[0].final.owners},
         "stages": at_stage,
+        "variant": results[0].entrant["variant"],
         "seeds": [result.seed for result in results],
         "spent_share": max(result.terms.spent_share for result in results),
         "seconds_per_step": float(np.median([result.seconds / result.final.step for result in results])),
@@ -67,7 +68,9 @@ def _summary(results: Sequence[Result]) -> dict[str, Any]:
 def _owner(results: Sequence[Result], name: str) -> dict[str, Any]:
     recall = mean_sd([result.final.owners[name].recall for result in results])
     loss = mean_sd([result.final.owners[name].loss for result in results])
-    return {**recall.to_json(), "loss": loss.to_json(), "epsilon": results[0].epsilons[name]}
+    spent = [result.terms.spent.get(name) for result in results]
+    known = None if None in spent else max(each for each in spent if each is not None)
+    return {**recall.to_json(), "loss": loss.to_json(), "epsilon": results[0].epsilons[name], "spent": known}
 
 
 def differences(rows: Rows, baseline: str = BASELINE) -> dict[str, Any]:

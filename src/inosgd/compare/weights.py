@@ -15,8 +15,9 @@ import torch
 import torch.nn.functional as F
 
 from inosgd._arrays import FloatArray
-from inosgd.compare.entrant import Entrant, prepared
-from inosgd.compare.run import PlanCache, evaluation_interval, group_means, train_once
+from inosgd.compare.entrant import Entrant
+from inosgd.compare.results import group_means
+from inosgd.compare.training import entered_data, evaluation_interval, train_once
 from inosgd.importance import importance_weights
 from inosgd.modes import evaluating
 from inosgd.order import Candidates
@@ -27,17 +28,9 @@ from inosgd.training import Callback, Trainer, TrainingState, every
 
 def weights_along(study: Study, entrant: Entrant, seed: int) -> dict[str, Any]:
     """The mean weight of every group's examples over one training; 1 throughout for a method without a tail."""
-    data = prepared(study.split(seed), entrant, seed)
-    plan = PlanCache(study.settings).get(data.owners.table, entrant)
+    data = entered_data(study, entrant, seed)
     points: list[tuple[int, dict[str, float]]] = []
-    train_once(
-        study,
-        data,
-        entrant,
-        plan,
-        seed,
-        watch=lambda trainer: _weights_every(evaluation_interval(plan.steps), trainer, data, points),
-    )
+    train_once(study, data, entrant, seed, watch=lambda trainer: _weights_along(trainer, data, points))
     names = [name for name in data.groups.names if name in points[0][1]]
     return {
         "steps": [step for step, _ in points],
@@ -46,18 +39,17 @@ def weights_along(study: Study, entrant: Entrant, seed: int) -> dict[str, Any]:
     }
 
 
-def _weights_every(
-    steps: int, trainer: Trainer, data: StudyData, points: list[tuple[int, dict[str, float]]]
-) -> Callback:
+def _weights_along(trainer: Trainer, data: StudyData, points: list[tuple[int, dict[str, float]]]) -> Callback:
     def measure(state: TrainingState) -> None:
         points.append((state.step, held_out_weights(trainer, data, _losses(state.model, data))))
 
-    return every(steps, measure)
+    return every(evaluation_interval(trainer.plan.steps), measure)
 
 
 def held_out_weights(trainer: Trainer, data: StudyData, losses: FloatArray) -> dict[str, float]:
     """The mean weight of the held-out examples of each group, if these are their losses."""
-    groups, counts = data.held_out_groups, np.bincount(data.held_out_groups, minlength=len(data.groups.names))
+    groups = data.judged_by.groups
+    counts = np.bincount(groups, minlength=len(data.groups.names))
     amounts = _amounts(trainer, data)[groups] / counts[groups]
     ranks = np.argsort(np.argsort(data.groups.epsilons, kind="stable"), kind="stable")
     candidates = Candidates(np.arange(len(groups)), ranks[groups], losses, np.zeros(len(groups)))
@@ -77,6 +69,7 @@ def _amounts(trainer: Trainer, data: StudyData) -> FloatArray:
 @torch.no_grad()
 def _losses(model: torch.nn.Module, data: StudyData) -> FloatArray:
     with evaluating(model):
-        losses = F.cross_entropy(model(data.held_out_inputs), data.held_out_targets, reduction="none")
+        held_out = data.judged_by
+        losses = F.cross_entropy(model(held_out.inputs[:]), held_out.targets, reduction="none")
     values: FloatArray = losses.double().numpy()
     return values

@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from inosgd.compare.entrant import Entrant
-from inosgd.compare.reproduction import configuration, reproduce, with_learning_rate
+from inosgd.compare.comparison import compare, open_store
 from inosgd.compare.results import Result, ResultStore
 from inosgd.method import IDP_SGD, INO_SGD
 from inosgd.paper.experiments import EXPERIMENTS, fair_entrant, methods
 from inosgd.paper.registry import study_named
 from inosgd.parallel.workers import LOCAL, Workers
-from inosgd.planning import Fairness
+from inosgd.plan_config import Fairness
 from inosgd.study.study import Study
 
 DEFAULT = Fairness()
@@ -93,7 +93,7 @@ class Collected:
     @property
     def learning_rate(self) -> float:
         """The learning rate of all of these trainings."""
-        return self.study.settings.learning_rate
+        return self.study.config.learning_rate
 
 
 def collect(
@@ -104,7 +104,7 @@ def collect(
     tried = tune(evidence, study, cache, workers, notice)
     best = max(tried, key=lambda rate: tried[rate])
     for rate in dict.fromkeys((*evidence.stated, best)):
-        at_rate = with_learning_rate(study, rate)
+        at_rate = study.changed({"learning_rate": rate})
         whole = rate == (evidence.stated or (best,))[0]
         rows = _train_all(evidence, at_rate, whole, cache, workers, notice)
         yield Collected(evidence, at_rate, rate == best, tried, rows)
@@ -112,13 +112,13 @@ def collect(
 
 def tune(evidence: Evidence, study: Study, cache: Path, workers: Workers, notice: Notice) -> dict[float, float]:
     """The baseline's overall accuracy on a validation split, by learning rate."""
-    baseline = Entrant("idp-sgd", dataclasses.replace(IDP_SGD, variant=study.variant))
+    baseline = Entrant("idp-sgd", dataclasses.replace(IDP_SGD, variant=study.config.plan.variant))
     seeds = range(evidence.tuning_seeds)
     found = {}
     for rate in evidence.candidates:
-        at_rate = with_learning_rate(study, float(rate))
+        at_rate = study.changed({"learning_rate": float(rate)})
         store = _store(at_rate, cache, validation=True)
-        for result in reproduce(at_rate, [baseline], seeds, store, workers=workers, validation=True):
+        for result in compare(at_rate, [baseline], seeds, store, workers=workers, validation=True):
             notice(f"{study.name}, learning rate {rate:g} on validation: {result.final.overall:.3f}")
         found[float(rate)] = float(np.mean([result.final.overall for result in store.of(baseline, seeds)]))
     return found
@@ -139,13 +139,13 @@ def experiment_rows(evidence: Evidence, variant: str, *, whole: bool) -> dict[st
 def _train_all(
     evidence: Evidence, study: Study, whole: bool, cache: Path, workers: Workers, notice: Notice
 ) -> dict[str, dict[str, list[Result]]]:
-    seeds = range(evidence.seeds)
-    tables = experiment_rows(evidence, study.variant, whole=whole)
+    seeds, variant = range(evidence.seeds), study.config.plan.variant
+    tables = experiment_rows(evidence, variant, whole=whole)
     found = _train(study, tables, seeds, cache, workers, notice)
     if evidence.paper_accounting and whole:
-        by_renyi = dataclasses.replace(study, settings=dataclasses.replace(study.settings, accountant="rdp"))
-        rows = _train(by_renyi, {study.variant: methods(study.variant)}, seeds, cache, workers, notice)
-        found[f"{study.variant}, RDP"] = rows[study.variant]
+        by_renyi = study.changed({"accountant": "rdp"})
+        rows = _train(by_renyi, {variant: methods(variant)}, seeds, cache, workers, notice)
+        found[f"{variant}, RDP"] = rows[variant]
     return found
 
 
@@ -159,13 +159,12 @@ def _train(
 ) -> dict[str, dict[str, list[Result]]]:
     store = _store(study, cache)
     entered = [row for rows in tables.values() for row in rows]
-    for result in reproduce(study, entered, seeds, store, workers=workers):
+    for result in compare(study, entered, seeds, store, workers=workers):
         notice(f"{study.name}: {result.entrant['label']}, seed {result.seed}: {result.final.overall:.3f}")
     return {name: {row.label: store.of(row, seeds) for row in rows} for name, rows in tables.items()}
 
 
 def _store(study: Study, cache: Path, *, validation: bool = False) -> ResultStore:
-    purpose = "-validation" if validation else ""
-    settings = study.settings
-    folder = cache / f"{study.name}-{settings.accountant}-{settings.learning_rate:g}{purpose}"
-    return ResultStore(folder, configuration(study, "laptop", validation=validation))
+    config, purpose = study.config, "-validation" if validation else ""
+    folder = cache / f"{study.name}-{config.plan.accountant}-{config.learning_rate:g}{purpose}"
+    return open_store(study, folder, validation=validation)

@@ -17,7 +17,7 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.importance import BetaTail, Importance, StepTail
 from inosgd.method import DP_SGD, IDP_SGD, INO_SGD, Method
 from inosgd.order import ORDERS
-from inosgd.planning import Fairness
+from inosgd.plan_config import Fairness
 
 TAIL_SHARES = (0.1, 0.25, 0.5, 0.75, 1.0)
 BETA_PARAMETERS = ((1.0, 1.0), (2.0, 1.0), (5.0, 1.0), (1.0, 2.0), (1.0, 5.0), (2.0, 2.0), (0.5, 0.5))
@@ -164,6 +164,6 @@ def chosen_methods(variant: str, names: Sequence[str] | None) -> list[Entrant]:
 
 def with_fairness(row: Entrant, fairness: Fairness) -> Entrant:
     """The row with these knobs, if its plan is fair and its knobs are the default ones."""
-    if row.method.variant not in ("fair", "both") or row.fairness != Fairness():
+    if row.method.variant not in ("fair", "both") or row.fairness is not None:
         return row
     return dataclasses.replace(row, fairness=fairness)

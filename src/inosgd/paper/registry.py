@@ -8,23 +8,59 @@ Thresholds are small enough that nearly every gradient is clipped, so a learning
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import nn
 
 from inosgd.errors import InvalidArgumentError
+from inosgd.method import IDP_SGD
 from inosgd.models import MODELS
 from inosgd.paper.datasets import ASSIGNMENTS, Assignment, DataSet, assign, model_inputs
 from inosgd.paper.datasets.download import obtain
-from inosgd.study.study import Groups, Settings, Study, StudyData
+from inosgd.plan_config import PlanConfig
+from inosgd.study.config import TrainingConfig
+from inosgd.study.schema import EvaluationSection
+from inosgd.study.study import Groups, HeldOutExamples, LabelledExamples, Study, StudyData
 
 SCALES = ("laptop", "paper")
 
 Loader = Callable[[], DataSet]
+
+MODEL_NAMES = {
+    "MLP": "perceptron",
+    "PC": "the paper's convolutional network",
+    "RN": "ResNet-18",
+    "EN": "two layers on embeddings",
+    "SC": "one layer on embeddings",
+    "LS": "LSTM over characters",
+}
+"""The paper's abbreviations in words."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The numbers of a study in one scale."""
+
+    steps: int
+    expected_batch_size: float
+    clipping_threshold: float
+    learning_rate: float
+
+    def config(self, variant: str) -> TrainingConfig:
+        """The configuration of the baseline, IDP-SGD with ``variant``."""
+        plan = PlanConfig(
+            steps=self.steps,
+            variant=variant,
+            expected_batch_size=self.expected_batch_size,
+            clipping_threshold=self.clipping_threshold,
+        )
+        return TrainingConfig(replace(IDP_SGD, variant=variant), plan, self.learning_rate)
 
 
 @dataclass(frozen=True)
@@ -46,15 +82,15 @@ class Setting:
     model: str
     data_set: str
     variant: str
-    laptop: Settings
-    paper: Settings
+    laptop: Numbers
+    paper: Numbers
     stated: frozenset[str] = field(default_factory=frozenset)
     balanced: bool = False
 
 
-_CNN_LAPTOP = Settings(steps=40, expected_batch_size=256, clipping_threshold=0.1, learning_rate=6.0)
-_CIFAR_PAPER = Settings(steps=2000, expected_batch_size=1024, clipping_threshold=1.0, learning_rate=1.0)
-_FISH_PAPER = Settings(steps=4000, expected_batch_size=256, clipping_threshold=1.0, learning_rate=0.5)
+_CNN_LAPTOP = Numbers(steps=40, expected_batch_size=256, clipping_threshold=0.1, learning_rate=6.0)
+_CIFAR_PAPER = Numbers(steps=2000, expected_batch_size=1024, clipping_threshold=1.0, learning_rate=1.0)
+_FISH_PAPER = Numbers(steps=4000, expected_batch_size=256, clipping_threshold=1.0, learning_rate=0.5)
 _BATCH = frozenset({"expected_batch_size"})
 _BATCH_AND_THRESHOLD = frozenset({"expected_batch_size", "clipping_threshold"})
 
@@ -74,8 +110,8 @@ SETTINGS: dict[str, Setting] = {
         "MLP",
         "cardiotocography",
         "sample",
-        laptop=Settings(steps=500, expected_batch_size=128, clipping_threshold=0.1, learning_rate=2.5),
-        paper=Settings(steps=500, expected_batch_size=128, clipping_threshold=0.1, learning_rate=2.5),
+        laptop=Numbers(steps=500, expected_batch_size=128, clipping_threshold=0.1, learning_rate=2.5),
+        paper=Numbers(steps=500, expected_batch_size=128, clipping_threshold=0.1, learning_rate=2.5),
         balanced=True,
     ),
     "PN-EN": Setting(
@@ -83,8 +119,8 @@ SETTINGS: dict[str, Setting] = {
         "EN",
         "chest-xray-embeddings",
         "scale",
-        laptop=Settings(steps=100, expected_batch_size=512, clipping_threshold=0.2, learning_rate=10.0),
-        paper=Settings(steps=1000, expected_batch_size=512, clipping_threshold=0.2, learning_rate=2.0),
+        laptop=Numbers(steps=100, expected_batch_size=512, clipping_threshold=0.2, learning_rate=10.0),
+        paper=Numbers(steps=1000, expected_batch_size=512, clipping_threshold=0.2, learning_rate=2.0),
         balanced=True,
     ),
     "MN-PC": Setting(
@@ -92,8 +128,8 @@ SETTINGS: dict[str, Setting] = {
         "PC",
         "mnist",
         "sample",
-        laptop=Settings(steps=150, expected_batch_size=1800, clipping_threshold=0.1, learning_rate=12.0),
-        paper=Settings(steps=1000, expected_batch_size=512, clipping_threshold=1.0, learning_rate=0.5),
+        laptop=Numbers(steps=150, expected_batch_size=1800, clipping_threshold=0.1, learning_rate=12.0),
+        paper=Numbers(steps=1000, expected_batch_size=512, clipping_threshold=1.0, learning_rate=0.5),
     ),
     "CM-PC": _on_cifar_10("CM"),
     "CM-RN": Setting(
@@ -101,7 +137,7 @@ SETTINGS: dict[str, Setting] = {
         "RN",
         "cifar-10",
         "scale",
-        laptop=Settings(steps=20, expected_batch_size=64, clipping_threshold=0.1, learning_rate=3.0),
+        laptop=Numbers(steps=20, expected_batch_size=64, clipping_threshold=0.1, learning_rate=3.0),
         paper=_CIFAR_PAPER,
         stated=_BATCH,
     ),
@@ -110,7 +146,7 @@ SETTINGS: dict[str, Setting] = {
         "SC",
         "cifar-10-embeddings",
         "scale",
-        laptop=Settings(steps=150, expected_batch_size=512, clipping_threshold=0.2, learning_rate=120.0),
+        laptop=Numbers(steps=150, expected_batch_size=512, clipping_threshold=0.2, learning_rate=120.0),
         paper=_CIFAR_PAPER,
         stated=_BATCH,
     ),
@@ -121,8 +157,8 @@ SETTINGS: dict[str, Setting] = {
         "SC",
         "cifar-10-embeddings",
         "scale",
-        laptop=Settings(steps=150, expected_batch_size=512, clipping_threshold=0.2, learning_rate=120.0),
-        paper=Settings(steps=1000, expected_batch_size=1024, clipping_threshold=0.2, learning_rate=60.0),
+        laptop=Numbers(steps=150, expected_batch_size=512, clipping_threshold=0.2, learning_rate=120.0),
+        paper=Numbers(steps=1000, expected_batch_size=1024, clipping_threshold=0.2, learning_rate=60.0),
     ),
     "CS-PC": _on_cifar_10("CS"),
     "COL-PC": _on_cifar_10("COL"),
@@ -133,7 +169,7 @@ SETTINGS: dict[str, Setting] = {
         "cifar-100",
         "sample",
         laptop=_CNN_LAPTOP,
-        paper=Settings(steps=5000, expected_batch_size=1024, clipping_threshold=1.0, learning_rate=1.0),
+        paper=Numbers(steps=5000, expected_batch_size=1024, clipping_threshold=1.0, learning_rate=1.0),
     ),
     "CF-PC": _on_fish_and_vehicles("CF"),
     "CF-EN": Setting(
@@ -141,8 +177,8 @@ SETTINGS: dict[str, Setting] = {
         "SC",
         "fish-vehicles-embeddings",
         "sample",
-        laptop=Settings(steps=150, expected_batch_size=256, clipping_threshold=0.2, learning_rate=40.0),
-        paper=Settings(steps=1000, expected_batch_size=256, clipping_threshold=0.2, learning_rate=20.0),
+        laptop=Numbers(steps=150, expected_batch_size=256, clipping_threshold=0.2, learning_rate=40.0),
+        paper=Numbers(steps=1000, expected_batch_size=256, clipping_threshold=0.2, learning_rate=20.0),
     ),
     "CFS-PC": _on_fish_and_vehicles("CFS"),
     "CFN-PC": _on_fish_and_vehicles("CFN"),
@@ -151,8 +187,8 @@ SETTINGS: dict[str, Setting] = {
         "LS",
         "names",
         "sample",
-        laptop=Settings(steps=300, expected_batch_size=512, clipping_threshold=0.1, learning_rate=20.0),
-        paper=Settings(steps=1000, expected_batch_size=512, clipping_threshold=1.0, learning_rate=2.0),
+        laptop=Numbers(steps=300, expected_batch_size=512, clipping_threshold=0.1, learning_rate=20.0),
+        paper=Numbers(steps=1000, expected_batch_size=512, clipping_threshold=1.0, learning_rate=2.0),
         balanced=True,
     ),
 }
@@ -162,10 +198,10 @@ def study_named(name: str, scale: str, folder: Path) -> Study:
     """The study of a row, on the data in ``folder``."""
     if name not in SETTINGS:
         raise InvalidArgumentError(f"name={name!r}: choose one of {', '.join(SETTINGS)}")
-    return study_of(name, scale, partial(_loaded, SETTINGS[name].data_set, folder))
+    return study_of(name, scale, partial(_loaded, SETTINGS[name].data_set, folder), str(folder))
 
 
-def study_of(name: str, scale: str, loader: Loader) -> Study:
+def study_of(name: str, scale: str, loader: Loader, folder: str = "") -> Study:
     """The study of a row, on the data that ``loader`` gives; call it with the same data every time."""
     if scale not in SCALES:
         raise InvalidArgumentError(f"scale={scale!r}: choose one of {', '.join(SCALES)}")
@@ -174,32 +210,39 @@ def study_of(name: str, scale: str, loader: Loader) -> Study:
     return Study(
         name=name,
         description=assignment.description,
-        settings=setting.laptop if scale == "laptop" else setting.paper,
+        origin=json.dumps({"kind": "paper", "name": name, "scale": scale, "data": folder}),
+        config=(setting.laptop if scale == "laptop" else setting.paper).config(setting.variant),
+        model_name=MODEL_NAMES[setting.model],
         split=partial(_split, assignment, loader),
-        model=partial(_model, setting.model, assignment, loader),
-        variant=setting.variant,
-        balanced=setting.balanced,
+        model=partial(_model, setting.model),
+        evaluation=EvaluationSection(balanced=setting.balanced),
     )
 
 
 def _split(assignment: Assignment, loader: Loader, seed: int) -> StudyData:
     data = loader()
     assigned = assign(assignment, data, seed)
+    examples, judged = (
+        (torch.from_numpy(model_inputs(part, rows)), torch.from_numpy(targets.copy()))
+        for part, rows, targets in (
+            (data.train, assigned.train_rows, assigned.train_targets),
+            (data.test, assigned.held_out_rows, assigned.held_out_targets),
+        )
+    )
+    deltas = np.full(len(assigned.group_names), assignment.delta)
     return StudyData(
         owners=assigned.owners,
-        inputs=torch.from_numpy(model_inputs(data.train, assigned.train_rows)),
-        targets=torch.from_numpy(assigned.train_targets.copy()),
+        examples=LabelledExamples(*examples),
+        held_out=HeldOutExamples(*judged, assigned.held_out_groups),
+        classes=tuple(name.replace("_", " ") for name in assigned.class_names),
+        groups=Groups(assigned.group_names, assigned.group_epsilons, deltas),
         train_groups=assigned.train_groups,
-        held_out_inputs=torch.from_numpy(model_inputs(data.test, assigned.held_out_rows)),
-        held_out_targets=torch.from_numpy(assigned.held_out_targets.copy()),
-        held_out_groups=assigned.held_out_groups,
-        groups=Groups(assigned.group_names, assigned.group_epsilons),
         scaling=data.scaling,
     )
 
 
-def _model(name: str, assignment: Assignment, loader: Loader, seed: int) -> nn.Module:
-    return MODELS[name](loader().input_shape, len(assignment.classes), seed=seed)
+def _model(name: str, data: StudyData, seed: int) -> nn.Module:
+    return MODELS[name](tuple(data.examples.inputs.shape[1:]), len(data.classes), seed=seed)
 
 
 @cache

@@ -1,109 +1,77 @@
-"""Reading a folder of ``inosgd compare``."""
+"""Reading a folder of ``inosgd compare``: a file of results that may still be growing."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-
-from inosgd.analysis.evaluation import Evaluation
-from inosgd.compare.results import GroupTerms, Result
-from inosgd.plan import Plan
-from inosgd.planning import signals
+from inosgd.compare.common import Common
+from inosgd.compare.results import Result, read_results
+from inosgd.errors import InvalidArgumentError
 from inosgd.report.extras import read_extras
 from inosgd.report.material import Material, MethodRow, OwnerFacts, by_budget, main_labels
-from inosgd.study.built_in import STUDIES
+from inosgd.report.verdicts import with_verdict
 
 SEEDED = (
     "Seeded runs: whoever knows the seed can remove the noise. They are for comparing methods; none of these models "
-    "should be released."
+    "should be published."
 )
 
 
 def read_comparison(folder: Path) -> Material:
-    """The material of ``summary.json``, and of the plans and curves beside it."""
-    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
-    rows = tuple(_row(folder, label, fields, summary["seeds"]) for label, fields in summary["methods"].items())
-    plan = _plan(folder, rows[0].label, summary["seeds"][0])
-    return Material(
+    """The material of ``results.jsonl``; a line that is not finished is left out."""
+    common, results = read_results(folder / "results.jsonl")
+    if not results:
+        raise InvalidArgumentError(f"{folder}: no training is finished yet; come back when one is")
+    rows = _rows(results)
+    main = main_labels(rows)
+    seeds = max(len(row.results) for row in rows if row.label in main)
+    material = Material(
         kind="compare",
-        title=summary["study"],
-        description=summary["description"],
-        owners=by_budget(owners_of(plan)),
+        title=common.study,
+        description=common.description,
+        owners=by_budget([OwnerFacts(*owner) for owner in common.owners]),
         rows=rows,
-        main=main_labels(rows),
-        facts=(*_size(summary["study"]), *facts_of(summary["settings"], len(summary["seeds"]))),
-        verdict=summary["verdict"],
-        classes=tuple((f"class {number}", None) for number in range(len(rows[0].results[0].final.classes))),
-        unaccounted=(SEEDED,),
-        **read_extras(folder, main_labels(rows)),
+        main=main,
+        facts=_facts(common, seeds),
+        classes=common.classes,
+        unaccounted=_unaccounted(results),
+        **read_extras(folder, main),
     )
+    return with_verdict(material)
 
 
-def _size(study: str) -> tuple[tuple[str, str], ...]:
-    """How large the model is, of studies that come with the program."""
-    if study not in STUDIES:
-        return ()
-    count = sum(parameter.numel() for parameter in STUDIES[study].model(0).parameters())
-    return (("parameters", f"{count:,}"),)
+def _rows(results: Sequence[Result]) -> tuple[MethodRow, ...]:
+    """One row per label."""
+    grouped: dict[str, dict[int, Result]] = {}
+    for result in results:
+        grouped.setdefault(result.entrant["label"], {})[result.seed] = result
+    return tuple(_row(label, [by_seed[seed] for seed in sorted(by_seed)]) for label, by_seed in grouped.items())
 
 
-def owners_of(plan: Plan) -> list[OwnerFacts]:
-    """The owners of a plan."""
-    return [OwnerFacts(name, budget.epsilon, budget.delta, int(size)) for name, budget, size in plan.table]
+def _row(label: str, found: Sequence[Result]) -> MethodRow:
+    terms = found[0].terms
+    spent = {name: max(result.terms.spent.get(name, 0.0) for result in found) for name in terms.spent}
+    quantities = {name: getattr(terms, name) for name in ("rates", "thresholds", "signals")}
+    return MethodRow(label, found[0].entrant["variant"], tuple(found), spent, quantities)
 
 
-def terms_of(plan: Plan) -> dict[str, dict[str, float]]:
-    """Rates, thresholds and signals of a plan's owners at its first step."""
-    terms, names = plan.at(0), plan.table.names
-    columns = {"rates": terms.sampling_rates, "thresholds": terms.clipping_thresholds, "signals": signals(plan)}
-    return {
-        quantity: dict(zip(names, (float(each) for each in values), strict=True))
-        for quantity, values in columns.items()
-    }
-
-
-def facts_of(settings: Mapping[str, Any], seeds: int) -> tuple[tuple[str, str], ...]:
-    """The settings of a study in words."""
+def _facts(common: Common, seeds: int) -> tuple[tuple[str, str], ...]:
+    config, plan = common.config, common.config["plan"]
+    batch = plan["expected_batch_size"]
     return (
-        ("steps", f"{settings['steps']}"),
-        ("expected batch", f"{settings['expected_batch_size']:g}"),
-        ("learning rate", f"{settings['learning_rate']:g}"),
-        ("accountant", str(settings["accountant"]).upper()),
+        ("model", common.model),
+        ("parameters", f"{common.parameters:,}"),
+        ("steps", f"{plan['steps']}"),
+        *(() if batch is None else (("expected batch", f"{batch:g}"),)),
+        ("learning rate", f"{config['learning_rate']:g}"),
+        ("accountant", plan["accountant"].upper()),
         ("paired seeds", f"{seeds}"),
+        ("held out", common.held_out),
     )
 
 
-def _row(folder: Path, label: str, fields: Mapping[str, Any], seeds: list[int]) -> MethodRow:
-    results = tuple(_result(folder, label, fields["variant"], seed) for seed in seeds)
-    return MethodRow(label, fields["variant"], results, fields["spent"], terms_of(_plan(folder, label, seeds[0])))
-
-
-def _result(folder: Path, label: str, variant: str, seed: int) -> Result:
-    plan = _plan(folder, label, seed)
-    points = json.loads((folder / label / f"seed-{seed}" / "metrics.json").read_text(encoding="utf-8"))
-    return result_of(plan, [Evaluation.from_json(point) for point in points], label, variant, seed)
-
-
-def result_of(plan: Plan, curve: list[Evaluation], label: str, variant: str, seed: int) -> Result:
-    """A training that was not kept as a `Result`, as one."""
-    table = plan.table
-    share = float(np.max(plan.spent / table.epsilons))
-    return Result(
-        key="",
-        entrant={"label": label, "method": label, "variant": variant},
-        seed=seed,
-        curve=tuple(curve),
-        epsilons=dict(zip(table.names, table.epsilons.tolist(), strict=True)),
-        terms=GroupTerms(**terms_of(plan), spent_share=share),
-        noise_scale=plan.at(0).noise_scale,
-        seconds=float("nan"),
-        scaling="",
-    )
-
-
-def _plan(folder: Path, label: str, seed: int) -> Plan:
-    return Plan.from_json((folder / label / f"seed-{seed}" / "plan.json").read_text(encoding="utf-8"))
+def _unaccounted(results: Sequence[Result]) -> tuple[str, ...]:
+    scalings = dict.fromkeys(result.scaling for result in results)
+    notes = [f"The scaling of features: {each}." for each in scalings if "not accounted" in each]
+    return (*notes, SEEDED)

@@ -55,7 +55,7 @@ class Material:
     """Everything that a page shows.
 
     Attributes:
-        kind: The command that trained: ``compare``, ``reproduce`` or ``train``.
+        kind: The command that trained: ``compare`` or ``train``.
         title: What the study is called.
         description: One sentence on who owns what.
         owners: In the order of their budgets, the strictest first.

@@ -1,4 +1,4 @@
-"""Reading runs: folders of ``inosgd compare``, ``reproduce`` and ``train`` become the material of one report."""
+"""Reading runs: folders of ``inosgd compare`` and ``inosgd train`` become the material of one report."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from pathlib import Path
 from inosgd.errors import InvalidArgumentError
 from inosgd.report.comparisons import read_comparison
 from inosgd.report.material import Material, MethodRow, main_labels
-from inosgd.report.reproductions import read_reproduction
 from inosgd.report.trainings import read_training
 from inosgd.report.verdicts import verdict_of
 
-READERS = {"summary.json": read_comparison, "results.jsonl": read_reproduction, "run.json": read_training}
+READERS = {"results.jsonl": read_comparison, "run.json": read_training}
 """The file that tells a folder's kind, and who reads it."""
 
 
@@ -23,7 +22,7 @@ def read_run(folder: Path) -> Material:
         if (folder / name).is_file():
             return reader(folder)
     raise InvalidArgumentError(
-        f"run={str(folder)!r}: no {', '.join(READERS)} there; give a folder of inosgd compare, reproduce or train"
+        f"run={str(folder)!r}: no {', '.join(READERS)} there; give a folder of inosgd compare or train"
     )
 
 

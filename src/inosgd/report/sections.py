@@ -21,7 +21,6 @@ AUDITED = (
 
 COMMANDS = {
     "compare": "the same model under the same budgets, by several methods",
-    "reproduce": "a study of the paper, trained again",
     "train": "one model, trained under individual budgets",
 }
 

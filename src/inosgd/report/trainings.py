@@ -6,15 +6,18 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from inosgd.analysis.evaluation import Evaluation
+from inosgd.compare.results import GroupTerms, Result
+from inosgd.owners import Budget
 from inosgd.plan import Plan
-from inosgd.report.comparisons import owners_of, result_of, terms_of
+from inosgd.planning import signals
 from inosgd.report.extras import read_extras
-from inosgd.report.material import Material, MethodRow, by_budget
+from inosgd.report.material import Material, MethodRow, OwnerFacts, by_budget
 from inosgd.report.verdicts import with_verdict
 from inosgd.runs.folder import RunFolder
 from inosgd.study.description import SEEDED
-from inosgd.study.running import run_study
 
 STOPPED = "Stopped before its plan was done: what is shown is where it stands."
 
@@ -24,15 +27,15 @@ def read_training(folder: Path) -> Material:
     run = RunFolder.open(folder)
     ledger, plan, description = run.read_ledger(), run.plan(), run.description()
     model = _model_fields(folder)
-    label, variant = _method(run, plan)
+    label, variant = description.get("method", "training"), plan.variant
     curve = _curve(run)
     spent = dict(zip(ledger.table.names, ledger.spent().tolist(), strict=True))
     results = (result_of(plan, curve, label, variant, 0),) if curve else ()
     material = Material(
         kind="train",
-        title=Path(description.get("study_path", folder.name)).stem,
+        title=description.get("study", folder.name),
         description=_sentence(plan, model),
-        owners=by_budget(owners_of(plan)),
+        owners=by_budget([OwnerFacts(name, *_allowed(budget), int(size)) for name, budget, size in plan.table]),
         rows=(MethodRow(label, variant, results, spent, terms_of(plan)),),
         main=(label,),
         facts=_facts(plan, ledger.steps, description),
@@ -43,17 +46,41 @@ def read_training(folder: Path) -> Material:
     return with_verdict(material)
 
 
+def _allowed(budget: Budget) -> tuple[float, float]:
+    return budget.epsilon, budget.delta
+
+
+def terms_of(plan: Plan) -> dict[str, dict[str, float]]:
+    """Rates, thresholds and signals of a plan's owners at its first step."""
+    terms, names = plan.at(0), plan.table.names
+    columns = {"rates": terms.sampling_rates, "thresholds": terms.clipping_thresholds, "signals": signals(plan)}
+    return {
+        quantity: dict(zip(names, (float(each) for each in values), strict=True))
+        for quantity, values in columns.items()
+    }
+
+
+def result_of(plan: Plan, curve: list[Evaluation], label: str, variant: str, seed: int) -> Result:
+    """A training that was not kept as a `Result`, as one."""
+    table = plan.table
+    return Result(
+        key="",
+        entrant={"label": label, "method": label, "variant": variant},
+        seed=seed,
+        curve=tuple(curve),
+        epsilons=dict(zip(table.names, table.epsilons.tolist(), strict=True)),
+        terms=GroupTerms(**terms_of(plan), spent={}, spent_share=float(np.max(plan.spent / table.epsilons))),
+        noise_scale=plan.at(0).noise_scale,
+        steps=plan.steps,
+        seconds=float("nan"),
+        scaling="",
+    )
+
+
 def _model_fields(folder: Path) -> dict[str, Any]:
     path = folder / "model" / "model.json"
     fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return fields
-
-
-def _method(run: RunFolder, plan: Plan) -> tuple[str, str]:
-    if run.description().get("kind") != "study":
-        return "training", plan.variant
-    study, _ = run_study(run, None)
-    return study.schema.training.method, plan.variant
 
 
 def _curve(run: RunFolder) -> list[Evaluation]:

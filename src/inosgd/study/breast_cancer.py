@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 from sklearn.datasets import load_breast_cancer
+from torch import nn
 
 from inosgd.models import perceptron
 from inosgd.owners import Budget
-from inosgd.study.study import Settings, Study, StudyData, split_by_class
+from inosgd.study.study import StudyData, split_by_class
 
+DESCRIPTION = "breast-cancer cases: malignant ones belong to an owner with epsilon 0.5, benign ones to one with 5"
 BUDGETS = {"malignant": Budget(epsilon=0.5, delta=1e-5), "benign": Budget(epsilon=5.0, delta=1e-5)}
 
 LARGEST_MEANS = (28.11, 39.28, 188.5, 2501.0, 0.163, 0.345, 0.427, 0.201, 0.304, 0.097)
@@ -26,13 +28,9 @@ def split(seed: int) -> StudyData:
     """A stratified split; malignant cases belong to the strict owner and benign ones to the liberal one."""
     features, benign = load_breast_cancer(return_X_y=True)
     scaled = (2 * np.clip(features / LARGEST, 0, 1) - 1).astype(np.float32)
-    return split_by_class(scaled, benign, benign, BUDGETS, seed)
+    return split_by_class(scaled, benign, benign, BUDGETS, ("malignant", "benign"), seed)
 
 
-BREAST_CANCER = Study(
-    name="breast-cancer",
-    description="breast-cancer cases: malignant ones belong to an owner with epsilon 0.5, benign ones to one with 5",
-    settings=Settings(steps=100, expected_batch_size=64, clipping_threshold=0.1, learning_rate=20.0),
-    split=split,
-    model=lambda seed: perceptron(30, 16, 2, seed=seed),
-)
+def model(_: StudyData, seed: int) -> nn.Module:
+    """A perceptron with one hidden layer."""
+    return perceptron(30, 16, 2, seed=seed)

@@ -1,6 +1,33 @@
 """Built-in studies, by name: real data that come with scikit-learn, so that nothing has to be downloaded."""
 
-from inosgd.study.breast_cancer import BREAST_CANCER
-from inosgd.study.digits import DIGITS
+from __future__ import annotations
 
-STUDIES = {study.name: study for study in (DIGITS, BREAST_CANCER)}
+import json
+from types import ModuleType
+
+from inosgd.method import IDP_SGD
+from inosgd.plan_config import PlanConfig
+from inosgd.study import breast_cancer, digits
+from inosgd.study.config import TrainingConfig
+from inosgd.study.study import Study
+
+
+def _built_in(name: str, room: ModuleType, *, steps: int, expected_batch_size: float, learning_rate: float) -> Study:
+    asked = PlanConfig(
+        steps=steps, variant=IDP_SGD.variant, expected_batch_size=expected_batch_size, clipping_threshold=0.1
+    )
+    return Study(
+        name=name,
+        description=room.DESCRIPTION,
+        origin=json.dumps({"kind": "built-in", "name": name}),
+        config=TrainingConfig(IDP_SGD, asked, learning_rate),
+        model_name="perceptron",
+        split=room.split,
+        model=room.model,
+    )
+
+
+STUDIES = {
+    "digits": _built_in("digits", digits, steps=200, expected_batch_size=128, learning_rate=10.0),
+    "breast-cancer": _built_in("breast-cancer", breast_cancer, steps=100, expected_batch_size=64, learning_rate=20.0),
+}

@@ -8,7 +8,6 @@ that are held out are not protected: they are never trained on, but what is repo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,75 +25,18 @@ from inosgd.study.labels import Names
 from inosgd.study.opening import open_source, open_source_at
 from inosgd.study.reading import StudyFile
 from inosgd.study.sources import Progress, Source, label_error
+from inosgd.study.study import PUBLIC_RANGES, Groups, HeldOutExamples, LabelledExamples, StudyData, only_rows
 
 DEFAULT_FRACTION = 0.2
 MOST_CLASSES = 100
+FITTED_SCALING = "fitted to the training data, not accounted for"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class LabelledExamples:
-    """Inputs and class numbers, as an example store.
+def load_data(study: StudyFile, progress: Progress | None = None, *, seed: int = 0) -> StudyData:
+    """Read and check everything that the study names; nothing is written.
 
-    ``inputs`` is a tensor, pixels that are scaled when taken, or on disk; ``targets`` are whole numbers of any width.
+    Another ``seed`` than 0 holds out other rows, unless the study keeps files apart for that.
     """
-
-    inputs: Any
-    targets: torch.Tensor
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def take(self, indices: IntArray) -> tuple[torch.Tensor, torch.Tensor]:
-        """The batch at ``indices``."""
-        rows = torch.from_numpy(indices)
-        return self.inputs[rows], self.targets[rows].long()
-
-    def followed_by(self, other: LabelledExamples) -> LabelledExamples:
-        """These examples, then those of ``other``."""
-        return LabelledExamples(_joined(self.inputs, other.inputs), torch.cat([self.targets, other.targets]))
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class HeldOutExamples:
-    """What the model is judged by, with the owner whose kind of data each example is."""
-
-    inputs: Any
-    targets: torch.Tensor
-    groups: IntArray
-
-    def __len__(self) -> int:
-        return len(self.targets)
-
-    def followed_by(self, other: HeldOutExamples) -> HeldOutExamples:
-        """These examples, then those of ``other``, whose groups are rows of the same table."""
-        return HeldOutExamples(
-            _joined(self.inputs, other.inputs),
-            torch.cat([self.targets, other.targets]),
-            np.append(self.groups, other.groups),
-        )
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class StudyData:
-    """Everything a study trains on. Sensitive, but for the encoding, the classes and the table of owners.
-
-    Attributes:
-        owners: Whose each training example is.
-        examples: The training examples.
-        held_out: The held-out examples; None if there are none.
-        encoding: How raw data became tensors.
-        classes: The name of each class.
-    """
-
-    owners: Owners
-    examples: LabelledExamples
-    held_out: HeldOutExamples | None
-    encoding: Encoding
-    classes: tuple[str, ...]
-
-
-def load_data(study: StudyFile, progress: Progress | None = None) -> StudyData:
-    """Read and check everything that the study names; nothing is written."""
     budgets = study_budgets(study)
     source = open_source(study, progress=progress)
     judged = source
@@ -102,7 +44,7 @@ def load_data(study: StudyFile, progress: Progress | None = None) -> StudyData:
         judged = open_source(study, held_out=True, progress=progress)
         training, held_out = np.arange(len(source.labels.targets)), np.arange(len(judged.labels.targets))
     else:
-        training, held_out = _split(study, source)
+        training, held_out = _split(study, source, seed)
     classes = _classes(study, source, training)
     targets = _class_numbers(source, training, classes, _NOT_DECLARED)
     judged_targets = _class_numbers(judged, held_out, classes, _ONLY_HELD_OUT)
@@ -112,7 +54,7 @@ def load_data(study: StudyFile, progress: Progress | None = None) -> StudyData:
     judged_inputs = inputs if judged is source else judged.encode(encoding)
     examples = LabelledExamples(_rows(inputs, training), torch.from_numpy(targets))
     kept = HeldOutExamples(_rows(judged_inputs, held_out), torch.from_numpy(judged_targets).long(), groups)
-    return StudyData(owners, examples, kept if len(held_out) else None, encoding, classes)
+    return _study_data(owners, examples, kept, encoding, classes)
 
 
 def joined_data(study: StudyFile, data: StudyData, path: Path, budgets: dict[str, Budget]) -> StudyData:
@@ -129,10 +71,27 @@ def joined_data(study: StudyFile, data: StudyData, path: Path, budgets: dict[str
     targets = _class_numbers(source, training, data.classes, _NEW_CLASS)
     judged_targets = _class_numbers(source, held_out, data.classes, _NEW_CLASS)
     owners, groups = _owners(study, source, training, source, held_out, budgets)
-    inputs = source.encode(data.encoding)
+    encoding = encoding_of(data)
+    inputs = source.encode(encoding)
     examples = LabelledExamples(_rows(inputs, training), torch.from_numpy(targets))
     kept = HeldOutExamples(_rows(inputs, held_out), torch.from_numpy(judged_targets).long(), groups)
-    return StudyData(owners, examples, kept if len(held_out) else None, data.encoding, data.classes)
+    return _study_data(owners, examples, kept, encoding, data.classes)
+
+
+def _study_data(
+    owners: Owners, examples: LabelledExamples, judged: HeldOutExamples, encoding: Encoding, classes: tuple[str, ...]
+) -> StudyData:
+    """Groups are owners, whose kinds of data are all that a study file tells apart."""
+    return StudyData(
+        owners,
+        examples,
+        judged if len(judged) else None,
+        classes,
+        Groups.of_owners(owners.table),
+        owners.assignment,
+        encoding,
+        FITTED_SCALING if encoding.fitted else PUBLIC_RANGES,
+    )
 
 
 def held_out_rows(count: int, fraction: float, seed: int) -> BoolArray:
@@ -143,10 +102,21 @@ def held_out_rows(count: int, fraction: float, seed: int) -> BoolArray:
     return held_out
 
 
-def _split(study: StudyFile, source: Source) -> tuple[IntArray, IntArray]:
+def encoding_of(data: StudyData) -> Encoding:
+    """How the data were encoded.
+
+    Raises:
+        InvalidArgumentError: If that was not kept: the data are not those of a study file.
+    """
+    if data.encoding is None:
+        raise InvalidArgumentError("study: its data do not come from files, so no others can be read like them")
+    return data.encoding
+
+
+def _split(study: StudyFile, source: Source, seed: int) -> tuple[IntArray, IntArray]:
     section, count = study.schema.data.held_out, len(source.labels.targets)
     fraction = DEFAULT_FRACTION if section.fraction is None else section.fraction
-    chosen = held_out_rows(count, fraction, section.seed)
+    chosen = held_out_rows(count, fraction, section.seed + seed)
     training, held_out = np.flatnonzero(~chosen), np.flatnonzero(chosen)
     if count < 2 or not len(training) or (fraction > 0 and not len(held_out)):
         raise InvalidArgumentError(
@@ -156,17 +126,8 @@ def _split(study: StudyFile, source: Source) -> tuple[IntArray, IntArray]:
     return training, held_out
 
 
-def only_rows(inputs: Any, rows: torch.Tensor) -> Any:
-    """Some of the inputs, in the form that they have."""
-    return inputs[rows] if isinstance(inputs, torch.Tensor) else inputs.only(rows)
-
-
 def _rows(inputs: Any, rows: IntArray) -> Any:
     return only_rows(inputs, torch.from_numpy(rows))
-
-
-def _joined(first: Any, second: Any) -> Any:
-    return torch.cat([first, second]) if isinstance(first, torch.Tensor) else first.followed_by(second)
 
 
 def _classes(study: StudyFile, source: Source, training: IntArray) -> tuple[str, ...]:

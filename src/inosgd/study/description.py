@@ -8,9 +8,7 @@ from typing import Any
 from inosgd._arrays import FloatArray
 from inosgd.analysis.evaluation import Evaluation
 from inosgd.owners import OwnerTable
-from inosgd.study.building import study_method
-from inosgd.study.data import StudyData
-from inosgd.study.reading import StudyFile
+from inosgd.study.study import Study, StudyData
 
 GUARANTEE = (
     "Let an owner allow (epsilon, delta). For each single training example of that owner, whoever sees this model, and "
@@ -40,54 +38,66 @@ SEEDED = (
 
 
 def describe(
-    study: StudyFile,
+    study: Study,
     data: StudyData,
     *,
     table: OwnerTable,
     spent: FloatArray,
     steps: int,
-    seed: int | None,
     evaluation: Evaluation | None,
 ) -> dict[str, Any]:
     """The description of a model after ``steps`` steps; ``table`` and ``spent`` are those of the run's ledger."""
-    section = study.schema.model
     return {
-        "title": f"Model of {study.path.name}",
+        "title": f"Model of {study.name}",
         "inosgd": version("inosgd"),
-        "architecture": {
-            "name": section.name,
-            "arguments": section.arguments,
-            "inputs": data.encoding.shape,
-            "symbols": data.encoding.symbols,
-            "classes": len(data.classes),
-            "seed": section.seed,
-        },
+        "architecture": _architecture(study, data),
         "classes": list(data.classes),
-        "classes_declared": study.schema.data.classes is not None,
-        "inputs": data.encoding.to_json(),
-        "unaccounted_scaling": data.encoding.fitted,
-        "privacy": _privacy(study, data, table, spent, steps, seed),
+        "classes_declared": _classes_declared(study),
+        "inputs": None if data.encoding is None else data.encoding.to_json(),
+        "unaccounted_scaling": _fitted(data),
+        "privacy": _privacy(study, data, table, spent, steps),
         "evaluation": None if evaluation is None else _evaluation(study, data, evaluation),
     }
 
 
-def warnings_of(study: StudyFile, data: StudyData, seed: int | None) -> list[str]:
+def warnings_of(study: Study, data: StudyData) -> list[str]:
     """What every report must say: what is unaccounted, and what voids the promise."""
-    return [*([FITTED] if data.encoding.fitted else []), *([] if seed is None else [SEEDED])]
+    return [*([FITTED] if _fitted(data) else []), *([] if study.config.seed is None else [SEEDED])]
 
 
-def not_covered(study: StudyFile, data: StudyData, seed: int | None) -> list[str]:
+def not_covered(study: Study, data: StudyData) -> list[str]:
     """Everything that the guarantee is not about, the gravest first."""
-    classes = [CLASSES_FROM_DATA] if study.schema.data.classes is None else []
-    return [*warnings_of(study, data, seed), *NOT_COVERED, *classes]
+    classes = [] if _classes_declared(study) else [CLASSES_FROM_DATA]
+    return [*warnings_of(study, data), *NOT_COVERED, *classes]
 
 
-def _privacy(
-    study: StudyFile, data: StudyData, table: OwnerTable, spent: FloatArray, steps: int, seed: int | None
-) -> dict[str, Any]:
+def _fitted(data: StudyData) -> bool:
+    return data.encoding is not None and data.encoding.fitted
+
+
+def _classes_declared(study: Study) -> bool:
+    return study.file is None or study.file.schema.data.classes is not None
+
+
+def _architecture(study: Study, data: StudyData) -> dict[str, Any]:
+    """What the model is built from again; of a study without a file, its name alone."""
+    if study.file is None or data.encoding is None:
+        return {"name": study.model_name, "study": study.name}
+    section = study.file.schema.model
+    return {
+        "name": section.name,
+        "arguments": section.arguments,
+        "inputs": data.encoding.shape,
+        "symbols": data.encoding.symbols,
+        "classes": len(data.classes),
+        "seed": section.seed,
+    }
+
+
+def _privacy(study: Study, data: StudyData, table: OwnerTable, spent: FloatArray, steps: int) -> dict[str, Any]:
     trained_on = spent > 0 if (spent > 0).any() else table.sizes >= 0
     epsilons, deltas = table.epsilons[trained_on], table.deltas[trained_on]
-    training = study.schema.training
+    config = study.config
     owners = {
         name: {"epsilon": budget.epsilon, "delta": budget.delta, "spent": float(spent[row])}
         for row, (name, budget, _) in enumerate(table)
@@ -96,23 +106,22 @@ def _privacy(
         "epsilon": [float(epsilons.min()), float(epsilons.max())],
         "delta": [float(deltas.min()), float(deltas.max())],
         "owner_count": len(table),
-        "owners": owners if study.schema.evaluation.owners_in_card else None,
-        "method": training.method,
-        "variant": study_method(training).variant,
-        "accountant": training.accountant,
+        "owners": owners if study.evaluation.owners_in_card else None,
+        "method": config.method.name,
+        "variant": config.plan.variant,
+        "accountant": config.plan.accountant,
         "steps": steps,
-        "randomness": "secure" if seed is None else "seeded: repeatable, not private against whoever knows the seed",
+        "randomness": "secure" if config.seed is None else "seeded: repeatable, not private if the seed is known",
         "guarantee": GUARANTEE,
-        "not_covered": not_covered(study, data, seed),
+        "not_covered": not_covered(study, data),
     }
 
 
-def _evaluation(study: StudyFile, data: StudyData, evaluation: Evaluation) -> dict[str, Any]:
-    section = study.schema.evaluation
+def _evaluation(study: Study, data: StudyData, evaluation: Evaluation) -> dict[str, Any]:
     return {
         "overall": evaluation.overall,
-        "balanced": section.balanced,
+        "balanced": study.evaluation.balanced,
         "worst": evaluation.worst if evaluation.owners else evaluation.overall,
         "examples": 0 if data.held_out is None else len(data.held_out),
-        "classes": list(evaluation.classes) if section.per_class else None,
+        "classes": list(evaluation.classes) if study.evaluation.per_class else None,
     }

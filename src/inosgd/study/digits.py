@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 from sklearn.datasets import load_digits
+from torch import nn
 
 from inosgd.models import perceptron
 from inosgd.owners import Budget
-from inosgd.study.study import Settings, Study, StudyData, split_by_class
+from inosgd.study.study import StudyData, split_by_class
 
+DESCRIPTION = "handwritten digits: 0-4 belong to an owner with epsilon 1, 5-9 to one with epsilon 8"
 BUDGETS = {"digits 0-4": Budget(epsilon=1.0, delta=1e-5), "digits 5-9": Budget(epsilon=8.0, delta=1e-5)}
 
 
@@ -20,13 +22,9 @@ def split(seed: int) -> StudyData:
     """A stratified split; digits 0-4 belong to the strict owner and digits 5-9 to the liberal one."""
     images, digits = load_digits(return_X_y=True)
     pixels = (images / 8.0 - 1.0).astype(np.float32)
-    return split_by_class(pixels, digits, digits // 5, BUDGETS, seed)
+    return split_by_class(pixels, digits, digits // 5, BUDGETS, [str(digit) for digit in range(10)], seed)
 
 
-DIGITS = Study(
-    name="digits",
-    description="handwritten digits: 0-4 belong to an owner with epsilon 1, 5-9 to one with epsilon 8",
-    settings=Settings(steps=200, expected_batch_size=128, clipping_threshold=0.1, learning_rate=10.0),
-    split=split,
-    model=lambda seed: perceptron(64, 32, 10, seed=seed),
-)
+def model(_: StudyData, seed: int) -> nn.Module:
+    """A perceptron with one hidden layer."""
+    return perceptron(64, 32, 10, seed=seed)

@@ -9,16 +9,30 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
+import torch
+
 from inosgd.data.image_folder import SUFFIXES, find_images
 from inosgd.data.tables import DELIMITERS
 from inosgd.errors import InvalidArgumentError
 from inosgd.runs.keyed import keyed_digest
 from inosgd.study.reading import StudyFile
 from inosgd.study.schema import ImageData, MappedData
+from inosgd.study.study import Study, StudyData
+
+
+def fingerprints_of(study: Study, data: StudyData) -> dict[str, str]:
+    """What stands for the data of a study: checksums of its files, or one of its examples if it has none."""
+    if study.file is not None:
+        return study_fingerprints(study.file)
+    inputs, targets = data.examples.all()
+    digest = hashlib.sha256()
+    for part in (inputs, targets, torch.from_numpy(data.owners.assignment)):
+        digest.update(part.contiguous().numpy().tobytes())
+    return {study.name: digest.hexdigest()}
 
 
 def study_fingerprints(study: StudyFile) -> dict[str, str]:
-    """A checksum of every file and folder that the study names, by its name there."""
+    """A checksum of every file and folder that the study file names, by its name there."""
     data = study.schema.data
     names = [*([data.path] if isinstance(data.path, str) else data.path), *(data.held_out.path or [])]
     if isinstance(data, MappedData):

@@ -52,8 +52,13 @@ def predict(
 
 
 def _model(folder: Path, description: Mapping[str, Any], allowed_factory: str | None) -> nn.Module:
+    architecture = description["architecture"]
+    if "study" in architecture:
+        raise InvalidArgumentError(
+            f"{folder}: it is a model of the study {architecture['study']!r}, whose inputs do not come from files; "
+            "apply it in Python with inosgd.models.saved.load_weights"
+        )
     try:
-        architecture = description["architecture"]
         return build_model(
             architecture["name"],
             architecture["arguments"],

@@ -1,9 +1,15 @@
-"""What a study is."""
+"""Study: data with owners, a model, and how it is trained.
+
+Study files (`inosgd.study.from_file`), the built-in studies (`inosgd.study.built_in`) and the paper's
+(`inosgd.paper.registry`) are ways to make one. Training, comparing, tuning and auditing take any of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,35 +18,68 @@ import torch
 from sklearn.model_selection import train_test_split
 from torch import nn
 
-from inosgd import _validate
-from inosgd._arrays import FloatArray, IntArray
-from inosgd.owners import Budget, Owners
+from inosgd._arrays import FloatArray, IntArray, RowArray
+from inosgd.errors import InvalidArgumentError
+from inosgd.owners import Budget, Owners, OwnerTable
+from inosgd.study.config import TrainingConfig
+from inosgd.study.encoding import Encoding
+from inosgd.study.reading import StudyFile
+from inosgd.study.schema import EvaluationSection
 
 PUBLIC_RANGES = "public ranges"
 """Scaling that costs no privacy: the ranges are known without the data."""
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The numbers of a study; the same for every method that it compares."""
+@dataclass(frozen=True, eq=False, repr=False)
+class LabelledExamples:
+    """Inputs and targets, as an example store. Sensitive.
 
-    steps: int
-    expected_batch_size: float
-    clipping_threshold: float
-    learning_rate: float
-    accountant: str = "pld"
+    ``inputs`` is a tensor, pixels that are scaled when taken, or on disk; ``targets`` are whole numbers of any width.
+    """
 
-    def __post_init__(self) -> None:
-        _validate.whole(1, steps=self.steps)
-        _validate.finite_positive(
-            expected_batch_size=self.expected_batch_size,
-            clipping_threshold=self.clipping_threshold,
-            learning_rate=self.learning_rate,
+    inputs: Any
+    targets: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def all(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """All examples, in memory."""
+        return self.take(np.arange(len(self)))
+
+    def take(self, indices: IntArray) -> tuple[torch.Tensor, torch.Tensor]:
+        """The batch at ``indices``."""
+        rows = torch.from_numpy(indices)
+        return self.inputs[rows], self.targets[rows].long()
+
+    def only(self, rows: IntArray) -> LabelledExamples:
+        """Some of the examples, in the form that they have."""
+        chosen = torch.from_numpy(rows)
+        return LabelledExamples(only_rows(self.inputs, chosen), self.targets[chosen])
+
+    def followed_by(self, other: LabelledExamples) -> LabelledExamples:
+        """These examples, then those of ``other``."""
+        return LabelledExamples(_joined(self.inputs, other.inputs), torch.cat([self.targets, other.targets]))
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class HeldOutExamples:
+    """What a model is judged by; ``groups`` are rows into `StudyData.groups`, -1 for none of them."""
+
+    inputs: Any
+    targets: torch.Tensor
+    groups: IntArray
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def followed_by(self, other: HeldOutExamples) -> HeldOutExamples:
+        """These examples, then those of ``other``, whose groups are rows of the same table."""
+        return HeldOutExamples(
+            _joined(self.inputs, other.inputs),
+            torch.cat([self.targets, other.targets]),
+            np.append(self.groups, other.groups),
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain numbers."""
-        return dict(self.__dict__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,11 +92,12 @@ class Groups:
 
     names: tuple[str, ...]
     epsilons: FloatArray
+    deltas: FloatArray
 
     @classmethod
-    def of_owners(cls, owners: Owners) -> Groups:
+    def of_owners(cls, table: OwnerTable) -> Groups:
         """One group per owner."""
-        return cls(owners.table.names, owners.table.epsilons)
+        return cls(table.names, table.epsilons, table.deltas)
 
     @property
     def most_private(self) -> str:
@@ -65,39 +105,113 @@ class Groups:
         return self.names[int(np.argmin(self.epsilons))]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class StudyData:
-    """One split: training examples with owners, held-out examples with the group whose kind of data they are.
+    """One split of a study. Sensitive, but for groups, classes, encoding and the table of owners.
 
-    ``train_groups`` and ``held_out_groups`` are rows into ``groups``.
+    Attributes:
+        owners: Whose each training example is.
+        examples: The training examples.
+        held_out: The held-out examples; None if there are none.
+        classes: The name of each class.
+        groups: The kinds of data that are told apart.
+        train_groups: The row in ``groups`` of each training example.
+        encoding: How raw data became tensors; None if that is not kept.
+        scaling: How features came to be of order one, in words.
     """
 
     owners: Owners
-    inputs: torch.Tensor
-    targets: torch.Tensor
-    train_groups: IntArray
-    held_out_inputs: torch.Tensor
-    held_out_targets: torch.Tensor
-    held_out_groups: IntArray
+    examples: LabelledExamples
+    held_out: HeldOutExamples | None
+    classes: tuple[str, ...]
     groups: Groups
+    train_groups: RowArray
+    encoding: Encoding | None = None
     scaling: str = PUBLIC_RANGES
+
+    @property
+    def by_owner(self) -> bool:
+        """Whether groups are owners."""
+        return self.groups.names == self.owners.table.names
+
+    @property
+    def judged_by(self) -> HeldOutExamples:
+        """The held-out examples.
+
+        Raises:
+            InvalidArgumentError: If there are none.
+        """
+        if self.held_out is None:
+            raise InvalidArgumentError("data.held_out: no example is held out to judge models by; set a fraction")
+        return self.held_out
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """Data, owners, a model and a configuration. Two studies are equal if they were made from the same.
+
+    Attributes:
+        name: What the study is called.
+        description: One sentence on who owns what.
+        origin: What it was made from, as JSON text: it is found again from this.
+        config: How it is trained unless something else is asked for.
+        model_name: What its model is called.
+        split: From a seed to training and held-out examples; 0 for the study's own split.
+        model: From data and a seed to a fresh model; 0 for the study's own initial weights.
+        evaluation: What is reported about held-out examples.
+        file: The study file that it was made from, if it was.
+    """
+
+    name: str
+    description: str
+    origin: str
+    config: TrainingConfig
+    model_name: str
+    split: Callable[[int], StudyData]
+    model: Callable[[StudyData, int], nn.Module]
+    evaluation: EvaluationSection = field(default_factory=EvaluationSection)
+    file: StudyFile | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return self.origin == other.origin if isinstance(other, Study) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.origin)
+
+    def changed(self, changes: Mapping[str, Any]) -> Study:
+        """The study with other values of its training section; its origin tells them."""
+        if not changes:
+            return self
+        origin = json.loads(self.origin)
+        told = json.dumps({**origin, "changes": {**origin.get("changes", {}), **changes}})
+        return replace(self, config=self.config.changed(changes), origin=told)
+
+
+@lru_cache(maxsize=1)
+def split_of(study: Study, seed: int) -> StudyData:
+    """The split of a study, kept until another is asked for: trainings that follow each other share it."""
+    return study.split(seed)
 
 
 def split_by_class(
-    inputs: npt.NDArray[np.float32], targets: IntArray, groups: IntArray, budgets: dict[str, Budget], seed: int
+    inputs: npt.NDArray[np.float32],
+    targets: IntArray,
+    groups: IntArray,
+    budgets: dict[str, Budget],
+    classes: Sequence[str],
+    seed: int,
 ) -> StudyData:
     """A fifth of each class held out; ``groups`` says which of the owners in ``budgets`` each example belongs to."""
     train, held_out = train_test_split(np.arange(len(targets)), test_size=0.2, stratify=targets, random_state=seed)
     owners = Owners.from_labels(np.array(list(budgets))[groups[train]], budgets)
+    judged = HeldOutExamples(torch.from_numpy(inputs[held_out]), torch.from_numpy(targets[held_out]), groups[held_out])
     return StudyData(
         owners=owners,
-        inputs=torch.from_numpy(inputs[train]),
-        targets=torch.from_numpy(targets[train]),
+        examples=LabelledExamples(torch.from_numpy(inputs[train]), torch.from_numpy(targets[train])),
+        held_out=judged,
+        classes=tuple(classes),
+        groups=Groups.of_owners(owners.table),
         train_groups=groups[train],
-        held_out_inputs=torch.from_numpy(inputs[held_out]),
-        held_out_targets=torch.from_numpy(targets[held_out]),
-        held_out_groups=groups[held_out],
-        groups=Groups.of_owners(owners),
     )
 
 
@@ -106,49 +220,26 @@ def for_validation(data: StudyData, seed: int, share: float = 0.2) -> StudyData:
 
     Learning rates are chosen on this, so that the examples that a result is reported on have no say in it.
     """
-    rows = np.arange(len(data.targets))
-    strata = data.targets.numpy()
+    rows, strata = np.arange(len(data.examples)), data.examples.targets.numpy()
     rare = np.bincount(strata)[strata] < 2  # a class of one cannot be on both sides
     kept, validation = train_test_split(rows[~rare], test_size=share, stratify=strata[~rare], random_state=seed)
-    return StudyData(
-        owners=owners_of_rows(data.owners, kept),
-        inputs=data.inputs[kept],
-        targets=data.targets[kept],
-        train_groups=data.train_groups[kept],
-        held_out_inputs=data.inputs[validation],
-        held_out_targets=data.targets[validation],
-        held_out_groups=data.train_groups[validation],
-        groups=data.groups,
-        scaling=data.scaling,
-    )
+    judged = data.examples.only(validation)
+    held_out = HeldOutExamples(judged.inputs, judged.targets.long(), data.train_groups[validation].astype(np.int64))
+    return replace(only_examples(data, kept), held_out=held_out)
 
 
-def owners_of_rows(owners: Owners, rows: IntArray) -> Owners:
-    """The same owners with only some of their examples; those who are left with none stay in the table."""
-    assignment = owners.assignment[rows]
-    table = owners.table
+def only_examples(data: StudyData, rows: IntArray) -> StudyData:
+    """The study with some of its training examples; owners who are left with none stay in the table."""
+    table, assignment = data.owners.table, data.owners.assignment[rows]
     sizes = np.bincount(assignment, minlength=len(table))
-    return Owners(type(table)(table.names, table.epsilons, table.deltas, sizes), assignment)
+    owners = Owners(OwnerTable(table.names, table.epsilons, table.deltas, sizes), assignment)
+    return replace(data, owners=owners, examples=data.examples.only(rows), train_groups=data.train_groups[rows])
 
 
-@dataclass(frozen=True)
-class Study:
-    """Data, owners, model and settings.
+def only_rows(inputs: Any, rows: torch.Tensor) -> Any:
+    """Some of the inputs, in the form that they have."""
+    return inputs[rows] if isinstance(inputs, torch.Tensor) else inputs.only(rows)
 
-    Attributes:
-        name: What the study is called.
-        description: One sentence on who owns what.
-        settings: Steps, batch, threshold, learning rate.
-        split: From a seed to training and held-out examples.
-        model: From a seed to a fresh model.
-        variant: How its individual methods plan, unless something else is asked for.
-        balanced: Whether overall accuracy is the mean recall of classes, because they differ much in size.
-    """
 
-    name: str
-    description: str
-    settings: Settings
-    split: Callable[[int], StudyData]
-    model: Callable[[int], nn.Module]
-    variant: str = "sample"
-    balanced: bool = False
+def _joined(first: Any, second: Any) -> Any:
+    return torch.cat([first, second]) if isinstance(first, torch.Tensor) else first.followed_by(second)

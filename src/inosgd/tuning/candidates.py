@@ -1,32 +1,48 @@
-"""Candidates: the settings that a tuning chooses from, each as a whole study."""
+"""Candidates: the settings that a tuning chooses from."""
 
 from __future__ import annotations
 
 import itertools
-import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import tomlkit
+
 from inosgd import _validate
 from inosgd.errors import InvalidArgumentError
-from inosgd.method import METHODS
-from inosgd.planning import VARIANTS
-from inosgd.study.reading import StudyFile, parse_study
-from inosgd.tuning.toml import toml_text
+from inosgd.plan_config import VARIANTS
+from inosgd.study.config import TrainingConfig
+from inosgd.study.reading import StudyFile
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One choice of settings: how it differs from the others in words, and the study with them."""
+    """One choice of settings: what it changes about a study's training section, and the configuration with that."""
 
-    label: str
-    study: StudyFile
+    changes: Mapping[str, Any]
+    config: TrainingConfig
 
     @property
-    def training_text(self) -> str:
-        """The study's section on training, to be put into another study file."""
-        return toml_text({"training": tomllib.loads(self.study.text)["training"]})
+    def label(self) -> str:
+        """How it differs from the others, in words."""
+        return ", ".join(f"{key} {_shown(value)}" for key, value in self.changes.items())
+
+    def training_text(self, file: StudyFile | None) -> str:
+        """The training section with the changes, to be put into a study file; of ``file``, if there is one."""
+        document = tomlkit.document() if file is None else tomlkit.parse(file.text)
+        section = document.get("training", tomlkit.table())
+        for key, value in self.changes.items():
+            _put(section, key.split("."), value)
+        return tomlkit.dumps({"training": section})
+
+
+def _put(section: Any, key: Sequence[str], value: Any) -> None:
+    """Set a value in a section or below it; a tail that is given as a share loses its length."""
+    for name in key[:-1]:
+        section = section.setdefault(name, tomlkit.table())
+        section.pop("length", None)
+    section[key[-1]] = value
 
 
 @dataclass(frozen=True)
@@ -57,25 +73,21 @@ class Space:
             if variant not in VARIANTS:
                 raise InvalidArgumentError(f"variants: {variant!r} is not one of {', '.join(VARIANTS)}")
 
-    def candidates(self, study: StudyFile, *, allowed_factory: str | None = None) -> list[Candidate]:
-        """Every combination, as a valid study, in a fixed order; knobs of fair plans only go to fair plans.
+    def candidates(self, config: TrainingConfig) -> list[Candidate]:
+        """Every combination, in a fixed order; knobs of fair plans only go to fair plans.
 
         Raises:
-            InvalidArgumentError: If there is nothing to choose from.
-            StudyFileError: If a combination is no valid study.
+            InvalidArgumentError: If there is nothing to choose from, or a combination is not valid.
         """
-        found: dict[str, Candidate] = {}
-        for words, changes in self._combinations(study):
-            text = _changed(study.text, changes)
-            parsed = parse_study(text, study.path, study.folder, allowed_factory=allowed_factory)
-            found.setdefault(text, Candidate(", ".join(words), parsed))
+        found: dict[TrainingConfig, Candidate] = {}
+        for changes in self._combinations(config.plan.variant):
+            changed = config.changed(changes)
+            found.setdefault(changed, Candidate(changes, changed))
         if len(found) < 2:
             raise InvalidArgumentError("candidates: there is nothing to choose from; give at least two values of one")
         return list(found.values())
 
-    def _combinations(self, study: StudyFile) -> Iterator[tuple[list[str], dict[str, Any]]]:
-        training = study.schema.training
-        own = training.variant or METHODS[training.method].variant
+    def _combinations(self, own: str) -> Iterator[dict[str, Any]]:
         common = [
             _choices("learning_rate", self.learning_rates),
             _choices("clipping_threshold", self.clipping_thresholds),
@@ -85,8 +97,7 @@ class Space:
             fair = [_choices("fairness.exponent", self.exponents), _choices("fairness.max_ratio", self.max_ratios)]
             knobs = [_choices("variant", (variant,) if self.variants else ()), *(fair if variant == "fair" else [])]
             for chosen in itertools.product(*knobs, *common):
-                given = dict(pair for pair in chosen if pair is not None)
-                yield [f"{key} {_shown(value)}" for key, value in given.items()], given
+                yield dict(pair for pair in chosen if pair is not None)
 
 
 def _choices(key: str, values: tuple[Any, ...]) -> list[tuple[str, Any] | None]:
@@ -95,16 +106,3 @@ def _choices(key: str, values: tuple[Any, ...]) -> list[tuple[str, Any] | None]:
 
 def _shown(value: Any) -> str:
     return value if isinstance(value, str) else f"{value:g}"
-
-
-def _changed(text: str, changes: Mapping[str, Any]) -> str:
-    """The study with other settings of training; a tail that is given as a share loses its length."""
-    values = tomllib.loads(text)
-    training = values["training"]
-    for key, value in changes.items():
-        section, _, name = key.rpartition(".")
-        holder = training.setdefault(section, {}) if section else training
-        holder[name] = value
-        if section == "tail":
-            holder.pop("length", None)
-    return toml_text(values)

@@ -14,11 +14,10 @@ from inosgd.accounting.selection import PoissonTrials, Trials, profile_epsilons,
 from inosgd.errors import InfeasibleError, InvalidArgumentError
 from inosgd.owners import OwnerTable
 from inosgd.plan import Plan, Terms
-from inosgd.study.planning import planned, study_plan
-from inosgd.study.reading import StudyFile
-from inosgd.study.schema import TrainingSection
+from inosgd.study.config import TrainingConfig, plan_for
+from inosgd.study.study import Study
 from inosgd.tuning.candidates import Candidate, Space
-from inosgd.tuning.trials import data_of
+from inosgd.tuning.trials import trial_data
 
 MOST_ROUNDS = 12
 CLOSE_ENOUGH = 0.97
@@ -35,27 +34,25 @@ class Priced:
     """A tuning that has been paid for in advance.
 
     Attributes:
-        study: As it was given.
+        study: What is tuned.
         candidates: What is chosen from.
         plans: Of a single trial of each candidate, for the budgets of single trials.
         trials: The distribution of their number.
         table: Owners and what they allow.
         one_trial: The epsilon of one trial for each owner, the largest of any candidate.
         tuning: The epsilon of the whole tuning for each owner; never above its budget.
-        allowed_factory: The factory that may be imported, if the study names one.
     """
 
-    study: StudyFile
+    study: Study
     candidates: tuple[Candidate, ...]
     plans: tuple[Plan, ...]
     trials: Trials
     table: OwnerTable
     one_trial: FloatArray
     tuning: FloatArray
-    allowed_factory: str | None = None
 
 
-def price_tuning(study: StudyFile, space: Space, trials: Trials, *, allowed_factory: str | None = None) -> Priced:
+def price_tuning(study: Study, space: Space, trials: Trials) -> Priced:
     """Plan the trials of a tuning on private data, and account for showing the best of them.
 
     Guarantee:
@@ -69,11 +66,11 @@ def price_tuning(study: StudyFile, space: Space, trials: Trials, *, allowed_fact
         InfeasibleError: If some owner's budget cannot carry the tuning.
     """
     _check_private(study)
-    candidates = space.candidates(study, allowed_factory=allowed_factory)
-    table = data_of(study, allowed_factory).owners.table
-    sections = [_by_renyi(candidate.study.schema.training) for candidate in candidates]
-    plans, one_trial, tuning = fitted(table, lambda part, verify: plans_of(sections, part, verify=verify), trials)
-    return Priced(study, tuple(candidates), tuple(plans), trials, table, one_trial, tuning, allowed_factory)
+    candidates = space.candidates(study.config)
+    table = trial_data(study).owners.table
+    configs = [candidate.config.changed({"accountant": "rdp"}) for candidate in candidates]
+    plans, one_trial, tuning = fitted(table, lambda part, verify: plans_of(configs, part, verify=verify), trials)
+    return Priced(study, tuple(candidates), tuple(plans), trials, table, one_trial, tuning)
 
 
 def fitted(table: OwnerTable, planner: Planner, trials: Trials) -> tuple[list[Plan], FloatArray, FloatArray]:
@@ -160,36 +157,20 @@ def _profiles(plan: Plan, owners: IntArray) -> FloatArray:
     return found
 
 
-def plans_of(sections: Sequence[TrainingSection], table: OwnerTable, *, verify: bool = True) -> list[Plan]:
-    """A plan for each section; sections that agree in all that a plan is made of share one."""
-    wanted = {_plan_key(each): each for each in sections}
-    made = {key: _plan(each, table, verify=verify) for key, each in wanted.items()}
-    return [made[_plan_key(each)] for each in sections]
-
-
-def _plan(training: TrainingSection, table: OwnerTable, *, verify: bool) -> Plan:
-    if verify or training.steps is None:
-        return study_plan(training, table)
-    return planned(training, table, training.steps, noise_scale=training.noise_scale, verify=False)
-
-
-def _plan_key(training: TrainingSection) -> str:
-    unplanned = {"learning_rate", "tail", "order", "optimizer", "momentum", "weight_decay", "seed"}
-    return training.model_dump_json(exclude=unplanned)
+def plans_of(configs: Sequence[TrainingConfig], table: OwnerTable, *, verify: bool = True) -> list[Plan]:
+    """A plan for each configuration; those that agree in all that a plan is made of share one."""
+    wanted = {(each.plan, each.until_noise): each for each in configs}
+    made = {asked: plan_for(each, table, verify=verify) for asked, each in wanted.items()}
+    return [made[each.plan, each.until_noise] for each in configs]
 
 
 def _distinct(plans: Sequence[Plan]) -> list[Plan]:
     return list({id(plan): plan for plan in plans}.values())
 
 
-def _by_renyi(training: TrainingSection) -> TrainingSection:
-    """Trials are planned by the divergences that the tuning is accounted with."""
-    return training.model_copy(update={"accountant": "rdp"})
-
-
-def _check_private(study: StudyFile) -> None:
-    if study.schema.training.seed is not None:
+def _check_private(study: Study) -> None:
+    if study.config.seed is not None:
         raise InvalidArgumentError(
-            f"{study.path}: training.seed = {study.schema.training.seed}: whoever knows it can remove the noise of "
-            "every trial; leave it out"
+            f"{study.name}: training.seed = {study.config.seed}: any party that knows it can remove the noise of every "
+            "trial; leave it out"
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -15,11 +15,10 @@ from inosgd.parallel.runner import Failure, run_all
 from inosgd.parallel.workers import LOCAL, Workers
 from inosgd.plan import Plan
 from inosgd.randomness import RandomSource
-from inosgd.study.building import study_model
 from inosgd.study.description import describe
 from inosgd.tuning.candidates import Candidate
 from inosgd.tuning.pricing import Priced
-from inosgd.tuning.trials import RANKINGS, Trial, TrialTask, data_of, run_trial
+from inosgd.tuning.trials import RANKINGS, Trial, TrialTask, trial_data, run_trial
 
 GUARANTEE = (
     "The settings of this model were chosen on the private examples: a secret random number of trainings was carried "
@@ -69,7 +68,7 @@ def tune_on_private_data(
         raise InvalidArgumentError(f"by={by!r}: choose one of {', '.join(RANKINGS)}")
     picked = [_below(len(priced.candidates), source) for _ in range(draw_trials(priced.trials, source))]
     ties = source.words(len(picked)).tolist()
-    tasks = [TrialTask(priced.candidates[row], priced.plans[row], None, priced.allowed_factory) for row in picked]
+    tasks = [TrialTask(priced.study, priced.candidates[row], priced.plans[row], None) for row in picked]
     best: tuple[float, int] = (-math.inf, -1)
     chosen = None
     for index, trial in run_all(run_trial, tasks, names=[task.candidate.label for task in tasks], workers=workers):
@@ -83,18 +82,11 @@ def tune_on_private_data(
 
 def described(priced: Priced, chosen: Chosen) -> tuple[nn.Module, dict[str, Any]]:
     """The chosen model, and the description that it is saved with: what it promises is that of the whole tuning."""
-    study, data = chosen.candidate.study, data_of(priced.study, priced.allowed_factory)
-    model = study_model(study, data, priced.allowed_factory)
+    study, data = replace(priced.study, config=chosen.candidate.config), trial_data(priced.study)
+    model = study.model(data, 0)
     model.load_state_dict(chosen.trial.weights)
-    description = describe(
-        study,
-        data,
-        table=priced.table,
-        spent=priced.tuning,
-        steps=chosen.plan.steps,
-        seed=None,
-        evaluation=chosen.trial.evaluation,
-    )
+    steps, evaluation = chosen.plan.steps, chosen.trial.evaluation
+    description = describe(study, data, table=priced.table, spent=priced.tuning, steps=steps, evaluation=evaluation)
     privacy = description["privacy"]
     changes = {
         "accountant": "rdp, with selection",

@@ -11,10 +11,10 @@ from inosgd import _validate
 from inosgd.errors import InvalidArgumentError
 from inosgd.parallel.runner import Failure, failures_error, run_all
 from inosgd.parallel.workers import LOCAL, Workers
-from inosgd.study.reading import StudyFile
+from inosgd.study.study import Study
 from inosgd.tuning.candidates import Candidate, Space
 from inosgd.tuning.pricing import plans_of
-from inosgd.tuning.trials import RANKINGS, TrialTask, data_of, run_trial
+from inosgd.tuning.trials import RANKINGS, TrialTask, run_trial, trial_data
 
 WHY_FREE = (
     "Nothing is spent: every example that a trial was trained on or judged by is declared public, and no private "
@@ -36,13 +36,7 @@ class Scored:
 
 
 def tune_on_public_data(
-    study: StudyFile,
-    space: Space,
-    *,
-    by: str = "overall",
-    seeds: int = 1,
-    workers: Workers = LOCAL,
-    allowed_factory: str | None = None,
+    study: Study, space: Space, *, by: str = "overall", seeds: int = 1, workers: Workers = LOCAL
 ) -> Iterator[list[Scored]]:
     """Train every candidate with every seed on a study whose examples are all public.
 
@@ -57,8 +51,8 @@ def tune_on_public_data(
     _validate.whole(1, seeds=seeds)
     if by not in RANKINGS:
         raise InvalidArgumentError(f"by={by!r}: choose one of {', '.join(RANKINGS)}")
-    candidates = space.candidates(study, allowed_factory=allowed_factory)
-    tasks = _tasks(candidates, study, seeds, allowed_factory)
+    candidates = space.candidates(study.config)
+    tasks = _tasks(candidates, study, seeds)
     names = [f"{task.candidate.label}, seed {task.seed}" for task in tasks]
     scores: dict[int, float] = {}
     failures = []
@@ -72,13 +66,10 @@ def tune_on_public_data(
         raise failures_error(failures, len(tasks))
 
 
-def _tasks(
-    candidates: Sequence[Candidate], study: StudyFile, seeds: int, allowed_factory: str | None
-) -> list[TrialTask]:
-    table = data_of(study, allowed_factory).owners.table
-    plans = plans_of([candidate.study.schema.training for candidate in candidates], table)
+def _tasks(candidates: Sequence[Candidate], study: Study, seeds: int) -> list[TrialTask]:
+    plans = plans_of([candidate.config for candidate in candidates], trial_data(study).owners.table)
     return [
-        TrialTask(candidate, plan, seed, allowed_factory)
+        TrialTask(study, candidate, plan, seed)
         for candidate, plan in zip(candidates, plans, strict=True)
         for seed in range(seeds)
     ]

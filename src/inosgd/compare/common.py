@@ -1,0 +1,82 @@
+"""What all trainings of a comparison have in common."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from inosgd.runs.keyed import keyed_digest
+from inosgd.study.fingerprints import fingerprints_of
+from inosgd.study.study import Study, StudyData, split_of
+
+
+@dataclass(frozen=True)
+class Common:
+    """What all trainings of a comparison have in common: all that a report about them needs beside results.
+
+    ``data`` is a keyed digest of the examples, with which nothing about them can be tested without the key. ``owners`` has name, epsilon, delta and number of training examples of each group; ``classes`` the name of each
+    class and the group that holds it, None where that is not one group, or not the same for every seed.
+    """
+
+    study: str
+    data: str
+    description: str
+    model: str
+    parameters: int
+    config: dict[str, Any]
+    balanced: bool
+    held_out: str
+    owners: tuple[tuple[str, float, float, int], ...]
+    classes: tuple[tuple[str, str | None], ...]
+
+    @classmethod
+    def of(cls, study: Study, key: bytes, *, validation: bool = False) -> Self:
+        """Of a study, in the split of its first seed; ``key`` is as secret as the data."""
+        other, data = study.split(1), split_of(study, 0)
+        stands_for = json.dumps(sorted(fingerprints_of(study, data).items()))
+        return cls(
+            study=study.name,
+            data=keyed_digest(key, stands_for.encode()),
+            description=study.description,
+            model=study.model_name,
+            parameters=sum(parameter.numel() for parameter in study.model(data, 0).parameters()),
+            config=study.config.to_json(),
+            balanced=study.evaluation.balanced,
+            held_out="validation split of the training data" if validation else "test data",
+            owners=_owners(data),
+            classes=_classes(data, other),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        rows = {name: tuple(tuple(row) for row in fields[name]) for name in ("owners", "classes")}
+        return cls(**{**fields, **rows})
+
+
+def _owners(data: StudyData) -> tuple[tuple[str, float, float, int], ...]:
+    groups, counts = data.groups, np.bincount(data.train_groups, minlength=len(data.groups.names))
+    columns = (groups.names, groups.epsilons.tolist(), groups.deltas.tolist(), counts.tolist())
+    return tuple(zip(*columns, strict=True))
+
+
+def _classes(first: StudyData, second: StudyData) -> tuple[tuple[str, str | None], ...]:
+    """The name of each class and the one group that holds it, as far as two seeds agree on them."""
+    holders = [here if here == there else None for here, there in zip(*map(_holders, (first, second)), strict=True)]
+    if first.classes != second.classes:
+        return tuple((f"class {number}", None) for number in range(len(first.classes)))
+    return tuple(zip(first.classes, holders, strict=True))
+
+
+def _holders(data: StudyData) -> list[str | None]:
+    targets = data.examples.targets.numpy()
+    groups = [np.unique(data.train_groups[targets == number]) for number in range(len(data.classes))]
+    return [data.groups.names[int(found[0])] if len(found) == 1 else None for found in groups]

@@ -1,0 +1,185 @@
+"""The configuration of a training: a method, a plan's configuration and an optimizer. It holds no data."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from inosgd import _validate
+from inosgd.errors import InfeasibleError, InvalidArgumentError
+from inosgd.importance import Importance
+from inosgd.method import Method, method_named
+from inosgd.owners import OwnerTable
+from inosgd.plan import Plan
+from inosgd.plan_config import Fairness, PlanConfig
+from inosgd.planning import make_plan
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "rmsprop": torch.optim.RMSprop,
+    "adagrad": torch.optim.Adagrad,
+}
+
+MOST_STEPS = 100_000
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How a model is trained.
+
+    Attributes:
+        method: How a batch becomes a weighted sum; its variant is the plan's.
+        plan: What the plan is asked for.
+        learning_rate: Of the optimizer.
+        optimizer: One of `OPTIMIZERS`.
+        momentum: Torch's default if None.
+        weight_decay: Torch's default if None.
+        until_noise: If given, as many steps are taken as need no more noise than this; those of ``plan`` do not count.
+        seed: Where a repeatable training begins, which is not private; None for one with secure randomness.
+    """
+
+    method: Method
+    plan: PlanConfig
+    learning_rate: float
+    optimizer: str = "sgd"
+    momentum: float | None = None
+    weight_decay: float | None = None
+    until_noise: float | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        _validate.finite_positive(learning_rate=self.learning_rate)
+        if self.optimizer not in OPTIMIZERS:
+            raise InvalidArgumentError(f"optimizer={self.optimizer!r}: choose one of {', '.join(OPTIMIZERS)}")
+        if self.method.variant != self.plan.variant:
+            raise InvalidArgumentError(
+                f"plan.variant={self.plan.variant!r}: the method plans by {self.method.variant!r}; give both the same"
+            )
+
+    def by(self, method: Method, fairness: Fairness | None = None) -> Self:
+        """The same with another method, which brings its variant, and other knobs of fair plans if they are given."""
+        plan = dataclasses.replace(self.plan, variant=method.variant, fairness=fairness or self.plan.fairness)
+        return dataclasses.replace(self, method=method, plan=plan)
+
+    def changed(self, changes: Mapping[str, Any]) -> Self:
+        """The same with other values, named by the keys that they have in the training section of a study file."""
+        config = self
+        for key, value in changes.items():
+            config = _CHANGES[key](config, value) if key in _CHANGES else config._with_plan(**{key: value})
+        return config
+
+    def _with_plan(self, **changes: Any) -> Self:
+        return dataclasses.replace(self, plan=dataclasses.replace(self.plan, **changes))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values: everything that makes a training differ from another."""
+        method = self.method
+        return {
+            "method": method.name,
+            "importance": None if method.importance is None else repr(method.importance),
+            "order": method.order.name,
+            "clipping": repr(method.clipping),
+            "plan": self.plan.to_json(),
+            **{name: getattr(self, name) for name in ("learning_rate", "optimizer", "momentum", "weight_decay")},
+            "until_noise": self.until_noise,
+            "seed": self.seed,
+        }
+
+
+def _by_name(config: TrainingConfig, name: str) -> TrainingConfig:
+    return config.by(method_named(name))
+
+
+def _with_variant(config: TrainingConfig, variant: str) -> TrainingConfig:
+    return config.by(dataclasses.replace(config.method, variant=variant))
+
+
+def _with_tail_share(config: TrainingConfig, share: float) -> TrainingConfig:
+    importance = config.method.importance
+    if importance is None:
+        raise InvalidArgumentError(f"tail.share={share:g}: {config.method.name} has no tail; choose ino-sgd")
+    method = dataclasses.replace(config.method, importance=Importance(importance.shape, share))
+    return dataclasses.replace(config, method=method)
+
+
+def _with_knob(name: str) -> Callable[[TrainingConfig, float], TrainingConfig]:
+    def changed(config: TrainingConfig, value: float) -> TrainingConfig:
+        return config.by(config.method, dataclasses.replace(config.plan.fairness, **{name: value}))
+
+    return changed
+
+
+def _with_learning_rate(config: TrainingConfig, rate: float) -> TrainingConfig:
+    return dataclasses.replace(config, learning_rate=rate)
+
+
+_CHANGES: dict[str, Callable[[TrainingConfig, Any], TrainingConfig]] = {
+    "method": _by_name,
+    "variant": _with_variant,
+    "learning_rate": _with_learning_rate,
+    "tail.share": _with_tail_share,
+    "fairness.exponent": _with_knob("exponent"),
+    "fairness.max_ratio": _with_knob("max_ratio"),
+}
+"""What is not a field of the plan's configuration alone."""
+
+
+def plan_for(config: TrainingConfig, table: OwnerTable, *, verify: bool = True) -> Plan:
+    """The plan of a training with the owners of ``table``."""
+    if config.until_noise is None:
+        return make_plan(table, config.plan, verify=verify)
+    steps = _most_steps(lambda count: _needed_noise(config.plan, table, count), config.until_noise)
+    return make_plan(table, dataclasses.replace(config.plan, steps=steps), verify=verify)
+
+
+_PLANS: deque[tuple[TrainingConfig, Plan]] = deque(maxlen=64)
+
+
+def plan_once(config: TrainingConfig, table: OwnerTable) -> Plan:
+    """The same plan, kept for trainings of this process that ask for it again."""
+    for other, plan in _PLANS:
+        if (other.plan, other.until_noise) == (config.plan, config.until_noise) and plan.table == table:
+            return plan
+    _PLANS.append((config, plan_for(config, table)))
+    return _PLANS[-1][1]
+
+
+def optimizer_for(config: TrainingConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer of a training; what is not given is torch's default."""
+    options = {"momentum": config.momentum, "weight_decay": config.weight_decay}
+    given = {key: value for key, value in options.items() if value is not None}
+    return OPTIMIZERS[config.optimizer](model.parameters(), lr=config.learning_rate, **given)
+
+
+def _needed_noise(config: PlanConfig, table: OwnerTable, steps: int) -> float:
+    return make_plan(table, dataclasses.replace(config, steps=steps), verify=False).at(0).noise_scale
+
+
+def _most_steps(needed_noise: Callable[[int], float], noise_scale: float) -> int:
+    """The largest number of steps that needs no more noise than ``noise_scale``; noise grows with steps.
+
+    >>> _most_steps(lambda steps: steps**0.5, 4.0)
+    16
+    """
+    if not needed_noise(1) <= noise_scale:
+        raise InfeasibleError(
+            f"training.noise_scale={noise_scale:g}: a single step needs {needed_noise(1):.4g}; give at least that, a "
+            "smaller clipping_threshold, or ask for larger budgets"
+        )
+    fits, fails = 1, 2
+    while fails <= MOST_STEPS and needed_noise(fails) <= noise_scale:
+        fits, fails = fails, 2 * fails
+    if fails > MOST_STEPS:
+        return fits
+    while fails - fits > 1:
+        middle = (fits + fails) // 2
+        fits, fails = (middle, fails) if needed_noise(middle) <= noise_scale else (fits, middle)
+    return fits
