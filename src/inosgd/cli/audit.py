@@ -37,7 +37,7 @@ from inosgd.paper.registry import SCALES, SETTINGS, study_named
 from inosgd.parallel.runner import Failure, failures_error, run_all
 from inosgd.parallel.workers import Workers
 from inosgd.plan import Plan
-from inosgd.planning import VARIANTS, make_plan
+from inosgd.planning import VARIANTS, PlanConfig, make_plan
 from inosgd.report.measuring import keep
 from inosgd.report.reading import read_run
 from inosgd.study.built_in import STUDIES
@@ -244,11 +244,13 @@ def _plan(study: Study, table: OwnerTable, method: Method) -> Plan:
     settings = study.settings
     return make_plan(
         table,
-        steps=settings.steps,
-        expected_batch_size=settings.expected_batch_size,
-        clipping_threshold=settings.clipping_threshold,
-        variant=method.variant,
-        accountant=settings.accountant,
+        PlanConfig(
+            steps=settings.steps,
+            expected_batch_size=settings.expected_batch_size,
+            clipping_threshold=settings.clipping_threshold,
+            variant=method.variant,
+            accountant=settings.accountant,
+        ),
     )
 
 

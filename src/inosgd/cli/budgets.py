@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,9 +16,9 @@ from inosgd.data.tables import closest
 from inosgd.errors import InvalidArgumentError
 from inosgd.ledger.ledger import Ledger
 from inosgd.owners import Budget
-from inosgd.planning import Fairness
+from inosgd.plan_config import PlanConfig
 from inosgd.runs.folder import RunFolder
-from inosgd.runs.progression import Changes, PlanSettings, Proposal, carry_out, propose
+from inosgd.runs.progression import Changes, Proposal, carry_out, propose
 from inosgd.shown import rounded_up
 from inosgd.study.data import joined_data, load_data
 from inosgd.study.reading import StudyFile
@@ -52,7 +53,7 @@ def budgets_command(
     ledger = folder.read_ledger()
     changes, joining = _changes(study, ledger, changed or [], added or [], withdraw or [], data, delta)
     with messages().status("planning"):
-        proposal = propose(folder, changes, _settings(study, steps, allow_large_deltas))
+        proposal = propose(folder, changes, _config(folder, steps, allow_large_deltas))
     if as_json:
         typer.echo(json.dumps(_report(proposal, done=yes)))
     else:
@@ -142,15 +143,13 @@ def _check_known(option: str, name: str, known: dict[str, Budget]) -> None:
         raise InvalidArgumentError(f"{option}={name!r}: there is no such owner; {closest(name, list(known))}")
 
 
-def _settings(study: StudyFile, steps: int | None, allow_large_deltas: bool) -> PlanSettings:
-    """What is asked for anew, and what plans of earlier versions do not say: fairness and the margin of profiles."""
-    training, knobs = study.schema.training, study.schema.training.fairness
-    return PlanSettings(
-        steps=steps,
-        fairness=Fairness(knobs.exponent, knobs.max_ratio, knobs.mix),
-        profile_margin=training.profile_margin,
-        allow_large_deltas=allow_large_deltas or None,
-    )
+def _config(run: RunFolder, steps: int | None, allow_large_deltas: bool) -> PlanConfig | None:
+    """What the run's plan was asked for, except for what is asked for anew."""
+    config = run.plan().config
+    if config is None:
+        return None
+    asked = config.steps if steps is None else steps
+    return replace(config, steps=asked, allow_large_deltas=allow_large_deltas or config.allow_large_deltas)
 
 
 def _report(proposal: Proposal, *, done: bool) -> dict[str, Any]:

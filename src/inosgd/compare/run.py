@@ -18,7 +18,7 @@ from inosgd.gradients import supervised
 from inosgd.ledger.ledger import Ledger
 from inosgd.owners import OwnerTable
 from inosgd.plan import Plan
-from inosgd.planning import make_plan
+from inosgd.planning import PlanConfig, make_plan
 from inosgd.randomness import SeededSource
 from inosgd.study.study import Settings, Study, StudyData
 from inosgd.training import Callback, Trainer, TrainingState, every, fit
@@ -59,12 +59,14 @@ class PlanCache:
                 return plan
         made = make_plan(
             table,
-            steps=self.settings.steps,
-            expected_batch_size=self.settings.expected_batch_size,
-            clipping_threshold=self.settings.clipping_threshold,
-            variant=entrant.method.variant,
-            accountant=self.settings.accountant,
-            fairness=entrant.fairness,
+            PlanConfig(
+                steps=self.settings.steps,
+                expected_batch_size=self.settings.expected_batch_size,
+                clipping_threshold=self.settings.clipping_threshold,
+                variant=entrant.method.variant,
+                accountant=self.settings.accountant,
+                fairness=entrant.fairness,
+            ),
         )
         self.known.append((entrant, made))
         return made

@@ -8,7 +8,7 @@ from inosgd.errors import InfeasibleError
 from inosgd.method import METHODS
 from inosgd.owners import OwnerTable
 from inosgd.plan import Plan
-from inosgd.planning import Fairness, make_plan
+from inosgd.planning import Fairness, PlanConfig, make_plan
 from inosgd.study.schema import TrainingSection
 
 MOST_STEPS = 100_000
@@ -29,14 +29,16 @@ def planned(
     knobs = training.fairness
     return make_plan(
         table,
-        steps=steps,
-        variant=training.variant or METHODS[training.method].variant,
-        expected_batch_size=training.expected_batch_size,
-        clipping_threshold=training.clipping_threshold,
-        noise_scale=noise_scale,
-        accountant=training.accountant,
-        fairness=Fairness(knobs.exponent, knobs.max_ratio, knobs.mix),
-        profile_margin=training.profile_margin,
+        PlanConfig(
+            steps=steps,
+            variant=training.variant or METHODS[training.method].variant,
+            expected_batch_size=training.expected_batch_size,
+            clipping_threshold=training.clipping_threshold,
+            noise_scale=noise_scale,
+            accountant=training.accountant,
+            fairness=Fairness(knobs.exponent, knobs.max_ratio, knobs.mix),
+            profile_margin=training.profile_margin,
+        ),
         verify=verify,
     )
 
