@@ -125,7 +125,7 @@ def practice_of(case: Case, settings: Settings) -> tuple[Practice, Trainer]:
     phases = (Phase(1, terms),)
     spent = np.append(epsilons_spent(phases, table.deltas, "pld")[:1], np.inf)
     sized = OwnerTable(table.names, spent, table.deltas, table.sizes)
-    return honest(Plan(sized, phases, "made up", "pld", spent), trainer.method), trainer
+    return honest(Plan(sized, phases, "pld", spent), trainer.method), trainer
 
 
 def one_step(

@@ -37,7 +37,18 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from inosgd import INO_SGD, Budget, Owners, Plan, SecureSource, SeededSource, Trainer, TrainingState, make_plan
+from inosgd import (
+    INO_SGD,
+    Budget,
+    Owners,
+    Plan,
+    PlanConfig,
+    SecureSource,
+    SeededSource,
+    Trainer,
+    TrainingState,
+    make_plan,
+)
 from inosgd.gradients import supervised
 from inosgd.ledger.records import read_chain
 from inosgd.runs.files import compare
@@ -214,7 +225,9 @@ def main() -> None:
     torch.set_num_threads(1)
     chance, tally, began = random.Random(arguments.seed), Tally(), time.monotonic()
     owners, _ = problem()
-    plan = make_plan(owners.table, steps=STEPS, variant="sample", expected_batch_size=40, clipping_threshold=1.0)
+    plan = make_plan(
+        owners.table, PlanConfig(steps=STEPS, variant="sample", expected_batch_size=40, clipping_threshold=1.0)
+    )
     parts(plan)  # what torch imports on first use, children then need not
     number = 0
     while tally.kills < arguments.kills:

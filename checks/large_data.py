@@ -34,7 +34,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from inosgd import INO_SGD, Owners, Plan, SecureSource, Trainer, TrainingState, make_plan, supervised
+from inosgd import INO_SGD, Owners, Plan, PlanConfig, SecureSource, Trainer, TrainingState, make_plan, supervised
 from inosgd.data.mapped import MappedExamples
 from inosgd.data.parquet import ParquetExamples, ParquetRows
 from inosgd.training import train_step
@@ -140,7 +140,9 @@ def opened(form: str, folder: Path) -> tuple[Any, np.ndarray[Any, Any]]:
 
 def planned(owners: Owners) -> Plan:
     """The plan for ten steps."""
-    return make_plan(owners.table, steps=STEPS, variant="sample", expected_batch_size=BATCH, clipping_threshold=1.0)
+    return make_plan(
+        owners.table, PlanConfig(steps=STEPS, variant="sample", expected_batch_size=BATCH, clipping_threshold=1.0)
+    )
 
 
 def measure(form: str, folder: Path) -> Measured:

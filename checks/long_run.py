@@ -23,7 +23,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from inosgd import INO_SGD, SecureSource, Trainer, TrainingState, make_plan
+from inosgd import INO_SGD, PlanConfig, SecureSource, Trainer, TrainingState, make_plan
 from inosgd.gradients import supervised
 from inosgd.runs.folder import RunFolder, begin, train_durably
 from inosgd.study.digits import DIGITS
@@ -59,10 +59,12 @@ def train(folder: Path, steps: int) -> list[Note]:
     data, settings = DIGITS.split(0), DIGITS.settings
     plan = make_plan(
         data.owners.table,
-        steps=steps,
-        variant="sample",
-        expected_batch_size=settings.expected_batch_size,
-        clipping_threshold=settings.clipping_threshold,
+        PlanConfig(
+            steps=steps,
+            variant="sample",
+            expected_batch_size=settings.expected_batch_size,
+            clipping_threshold=settings.clipping_threshold,
+        ),
     )
     run = RunFolder.create(folder / "run", {"of": "a long training"}, plan)
     trainer = Trainer(plan, data.owners, (data.inputs, data.targets), supervised(F.cross_entropy), INO_SGD)

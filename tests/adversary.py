@@ -374,7 +374,7 @@ def trainer_of(case: Case, batch: Batch, settings: Settings) -> Trainer:
     sizes = np.bincount(assignment, minlength=2)
     table = OwnerTable(("small", "large"), np.ones(2), np.full(2, 1e-5), sizes)
     terms = Terms.for_owners(table, np.full(2, 0.9), thresholds, float(thresholds[0]))
-    plan = Plan(table, (Phase(1, terms),), "made up", "none", np.zeros(2))
+    plan = Plan(table, (Phase(1, terms),), "none", np.zeros(2))
     shape = settings.tails[case.tail]
     importance = None if shape is None else Importance(shape, share=case.tail_share)
     method = Method("made up", "made up", importance, settings.orders[case.order], CLIPPINGS[case.clipping])

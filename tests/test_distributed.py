@@ -83,7 +83,7 @@ class Case:
         owners = Owners.from_labels(names, {name: Budget(epsilon=self.epsilon, delta=1e-5) for name in "ab"})
         terms = Terms.for_owners(owners.table, np.array(self.rates), np.array([0.2, 0.5]), self.noise)
         spent = np.full(2, self.epsilon if self.noise else 0.0)
-        plan = Plan(owners.table, (Phase(STEPS, terms),), "by hand", "rdp", spent)
+        plan = Plan(owners.table, (Phase(STEPS, terms),), "rdp", spent)
         method = dataclasses.replace(METHODS[self.method], order=ORDERS[self.order])
         if self.auto:
             method = dataclasses.replace(method, clipping=AutoClipping())

@@ -10,9 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inosgd import OwnerTable, Phase, Plan, Terms
+from inosgd import Fairness, OwnerTable, Phase, Plan, PlanConfig, Terms
 from inosgd.errors import InvalidArgumentError
-from inosgd.plan import Fairness, Preferences
 
 TABLE = OwnerTable(("a", "b"), [1.0, 8.0], [1e-5, 1e-5], [100, 300])
 
@@ -25,7 +24,6 @@ def plan(**changes) -> Plan:
     values = {
         "table": TABLE,
         "phases": (Phase(3, terms()), Phase(2, terms(noise=5.0))),
-        "variant": "sample",
         "accountant": "pld",
         "spent": np.array([0.9, 7.0]),
     }
@@ -55,19 +53,25 @@ def test_a_plan_equals_itself_after_json(rates, thresholds, noise):
     made = plan(phases=(Phase(4, values),))
     again = Plan.from_json(made.to_json())
     assert again == made
-    assert json.loads(made.to_json())["format"] == 1
+    assert json.loads(made.to_json())["format"] == 2
 
 
 @given(st.floats(0, math.inf), st.floats(1, math.inf), st.none() | st.floats(0, 10), st.booleans())
 def test_what_a_plan_was_asked_for_survives_json(exponent, ratio, margin, large):
-    made = plan(preferences=Preferences(Fairness(exponent, ratio), margin, large))
+    knobs = {"fairness": Fairness(exponent, ratio), "profile_margin": margin, "allow_large_deltas": large}
+    config = PlanConfig(steps=5, variant="fair", expected_batch_size=70, noise_scale=3.0, accountant="rdp", **knobs)
+    made = plan(config=config)
     assert Plan.from_json(made.to_json()) == made
+    assert PlanConfig.from_json(json.loads(json.dumps(config.to_json(), allow_nan=False))) == config
+    assert (made.variant, plan().variant) == ("fair", "by hand")
 
 
-def test_a_plan_of_an_earlier_version_has_no_preferences():
+def test_a_plan_of_an_earlier_version_is_refused_by_its_version():
     fields = json.loads(plan().to_json())
-    del fields["preferences"]
-    assert Plan.from_json(json.dumps(fields)) == plan()
+    del fields["config"]
+    earlier = fields | {"format": 1, "variant": "sample", "preferences": {}}
+    with pytest.raises(InvalidArgumentError, match=r"format=1: another version of inosgd wrote this plan.*plan again"):
+        Plan.from_json(json.dumps(earlier))
 
 
 def test_different_plans_differ():
@@ -89,7 +93,7 @@ def test_different_plans_differ():
         (lambda: plan(spent=np.array([1.1, 7.0])), "owner 'a' allows only epsilon=1"),
         (lambda: plan(spent=np.array([np.nan, 7.0])), "owner 'a' allows only"),
         (lambda: plan(phases=()), "at least one phase"),
-        (lambda: Plan.from_json(plan().to_json().replace('"format": 1', '"format": 9')), "format=9"),
+        (lambda: Plan.from_json(plan().to_json().replace('"format": 2', '"format": 9')), "format=9"),
     ],
 )
 def test_bad_plans_are_refused_by_name(build, words):

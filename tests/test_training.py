@@ -25,6 +25,7 @@ from inosgd import (
     Owners,
     Phase,
     Plan,
+    PlanConfig,
     SecureSource,
     SeededSource,
     Terms,
@@ -62,7 +63,7 @@ def owners(epsilons=(1.0, 8.0)) -> Owners:
 
 def plan_for(who: Owners, rates=(0.4, 0.6), thresholds=(0.2, 0.5), noise=2.0, steps=3) -> Plan:
     terms = Terms.for_owners(who.table, np.array(rates), np.array(thresholds), noise)
-    return Plan(who.table, (Phase(steps, terms),), "by hand", "pld", np.zeros(2))
+    return Plan(who.table, (Phase(steps, terms),), "pld", np.zeros(2))
 
 
 def parameters_after(who: Owners, plan: Plan, method, *, data=None, seed=5, learning_rate=0.5) -> torch.Tensor:
@@ -109,8 +110,8 @@ def test_a_tail_too_short_to_matter_changes_nothing_and_a_long_one_does():
 def test_equal_budgets_make_idp_sgd_dp_sgd_to_the_bit():
     who = owners((2.0, 2.0))
     settings = {"steps": 3, "expected_batch_size": 16, "clipping_threshold": 0.3}
-    uniform = make_plan(who.table, variant="uniform", **settings)
-    scale = make_plan(who.table, variant="scale", **settings)
+    uniform = make_plan(who.table, PlanConfig(variant="uniform", **settings))
+    scale = make_plan(who.table, PlanConfig(variant="scale", **settings))
     assert uniform.at(0) == scale.at(0)
     assert torch.equal(parameters_after(who, uniform, DP_SGD), parameters_after(who, scale, IDP_SGD))
 
@@ -188,7 +189,7 @@ def test_a_gradient_of_nan_or_infinity_counts_as_zero(strange):
     assert not torch.equal(after, parameters_after(who, plan, IDP_SGD))
     kept = Owners.from_labels(np.array(["a"] * 15 + ["b"] * 25)[without], {n: b for n, b, _ in who.table})
     terms = dataclasses.replace(plan.at(0))
-    less = Plan(kept.table, (Phase(1, terms),), "by hand", "pld", np.zeros(2))
+    less = Plan(kept.table, (Phase(1, terms),), "pld", np.zeros(2))
     torch.testing.assert_close(
         after, parameters_after(kept, less, IDP_SGD, data=(inputs[without], targets[without])), rtol=0, atol=1e-12
     )
@@ -336,7 +337,7 @@ def test_fifty_thousand_owners_train_as_easily_as_two():
     rng = np.random.default_rng(0)
     count = 50_000
     who = Owners.one_each(rng.choice([0.5, 1.0, 2.0, 4.0], count), delta=1e-6)
-    plan = make_plan(who.table, steps=2, variant="scale", expected_batch_size=64, clipping_threshold=1.0)
+    plan = make_plan(who.table, PlanConfig(steps=2, variant="scale", expected_batch_size=64, clipping_threshold=1.0))
     data = torch.randn(count, 4), torch.zeros(count, dtype=torch.long)
     network = nn.Linear(4, 2)
     trainer = Trainer(plan, who, data, LOSSES, INO_SGD)

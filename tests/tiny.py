@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from inosgd import INO_SGD, Budget, Owners, OwnerTable, Plan, Trainer, make_plan, supervised
+from inosgd import INO_SGD, Budget, Owners, OwnerTable, Plan, PlanConfig, Trainer, make_plan, supervised
 from inosgd.runs.folder import RunFolder
 
 STEPS = 12
@@ -25,17 +25,9 @@ def first_owners() -> Owners:
     return Owners.from_labels([name for name, size in SIZES.items() for _ in range(size)], BUDGETS)
 
 
-def first_plan(steps: int = STEPS, variant: str = "sample", accountant: str = "pld", **asked) -> Plan:
-    return make_plan(
-        first_owners().table,
-        steps=steps,
-        variant=variant,
-        expected_batch_size=10,
-        clipping_threshold=0.5,
-        accountant=accountant,
-        verify=False,
-        **asked,
-    )
+def first_plan(**asked) -> Plan:
+    usual = {"steps": STEPS, "variant": "sample", "expected_batch_size": 10, "clipping_threshold": 0.5}
+    return make_plan(first_owners().table, PlanConfig(**(usual | asked)), verify=False)
 
 
 PLAN = first_plan()

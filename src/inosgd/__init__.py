@@ -24,7 +24,8 @@ from inosgd.mechanism import ino_sgm
 from inosgd.method import DP_SGD, IDP_SGD, INO_SGD, INO_SGD_FAIR, METHODS, Method
 from inosgd.owners import Budget, Owners, OwnerTable
 from inosgd.plan import Phase, Plan, Terms
-from inosgd.planning import Fairness, make_plan
+from inosgd.plan_config import Fairness, PlanConfig
+from inosgd.planning import make_plan
 from inosgd.randomness import SecureSource, SeededSource
 from inosgd.runs.folder import RunFolder, begin, resume, train_durably, verify_run
 from inosgd.runs.progression import Changes, carry_out, propose
@@ -61,6 +62,7 @@ __all__ = [
     "Peers",
     "Phase",
     "Plan",
+    "PlanConfig",
     "ReferenceEngine",
     "RunFolder",
     "RunLockedError",

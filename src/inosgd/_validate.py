@@ -12,7 +12,7 @@ inosgd.errors.InvalidArgumentError: epsilon=nan: give a number greater than 0
 
 from __future__ import annotations
 
-from collections.abc import Sized
+from collections.abc import Collection, Sized
 
 import numpy as np
 import numpy.typing as npt
@@ -78,6 +78,13 @@ def whole(minimum: int, **arguments: int) -> None:
         is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
         if not (is_integer and value >= minimum):
             raise fail(name, value, f"give a whole number of at least {minimum}")
+
+
+def one_of(choices: Collection[str], **arguments: object) -> None:
+    """Every value is one of ``choices``."""
+    for name, value in arguments.items():
+        if value not in choices:
+            raise fail(name, value, f"choose one of {', '.join(choices)}")
 
 
 def same_length(**arguments: Sized) -> None:

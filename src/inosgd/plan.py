@@ -8,7 +8,6 @@ Plans hold no data and are JSON.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
@@ -19,9 +18,10 @@ from inosgd import _validate
 from inosgd._arrays import ArrayValue, FloatArray, IntArray, frozen_floats
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.owners import OwnerTable
+from inosgd.plan_config import PlanConfig
 from inosgd.shown import rounded_up
 
-PLAN_FORMAT = 1
+PLAN_FORMAT = 2
 """Raised when a field changes its meaning; adding a field with a default does not raise it."""
 
 LARGEST_THRESHOLD_RATIO = 1e6
@@ -108,60 +108,6 @@ class Phase:
         return cls(int(fields["steps"]), Terms(**fields["terms"]))
 
 
-@dataclass(frozen=True)
-class Fairness:
-    """The knobs of the variants that trade one owner's signal for another's.
-
-    Attributes:
-        exponent: For ``fair``: 0 gives the most total signal, infinity equal signals.
-        max_ratio: For ``fair``: no owner's signal per record may exceed this many times the strictest one's.
-            1 is the balance of DP-SGD, infinity sets no cap. What an owner is capped at stays unspent and its own.
-        mix: For ``both``: 0 is SCALE, 1 is SAMPLE.
-    """
-
-    exponent: float = 4.0
-    max_ratio: float = 2.0
-    mix: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not self.exponent >= 0:
-            raise _validate.fail("exponent", self.exponent, "give a number of at least 0, or math.inf")
-        if not self.max_ratio >= 1:
-            raise _validate.fail("max_ratio", self.max_ratio, "give a number of at least 1, or math.inf")
-        _validate.closed_unit(mix=self.mix)
-
-
-@dataclass(frozen=True)
-class Preferences:
-    """What a plan was asked for beyond budgets and sizes. Plans carry it, so that replanning asks for it again.
-
-    Attributes:
-        fairness: The knobs of ``fair`` and ``both``.
-        profile_margin: How far the privacy profile may lie above a Gaussian's with the same budget; None does not
-            limit it. See `inosgd.make_plan`.
-        allow_large_deltas: Whether deltas of one over the number of examples, or more, are meant.
-    """
-
-    fairness: Fairness = Fairness()
-    profile_margin: float | None = None
-    allow_large_deltas: bool = False
-
-    def __post_init__(self) -> None:
-        if self.profile_margin is not None:
-            _validate.non_negative(profile_margin=self.profile_margin)
-
-    def to_json(self) -> dict[str, Any]:
-        """The fields; infinite knobs as text, which JSON numbers cannot hold."""
-        knobs = {name: value if math.isfinite(value) else "inf" for name, value in vars(self.fairness).items()}
-        return {**vars(self), "fairness": knobs}
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Self:
-        """The inverse of `to_json`."""
-        knobs = {name: float(value) for name, value in fields["fairness"].items()}
-        return cls(**{**fields, "fairness": Fairness(**knobs)})
-
-
 @dataclass(frozen=True, eq=False)
 class Plan(ArrayValue):
     """Phases for a table of owners, and what they make every owner spend.
@@ -169,14 +115,20 @@ class Plan(ArrayValue):
     Guarantee:
         ``spent[n]`` is an upper bound, by ``accountant``, on the epsilon that all phases together cost each
         of owner n's examples at ``table.deltas[n]``. A plan whose ``spent`` exceeds a budget is refused.
+
+    Attributes:
+        table: Owners, budgets and sizes; all of it is public.
+        phases: What the steps do, in their order.
+        accountant: By which accountant ``spent`` is a bound.
+        spent: An epsilon for each owner.
+        config: What was asked for, so that planning again can ask for the same; None if the phases were made by hand.
     """
 
     table: OwnerTable
     phases: tuple[Phase, ...]
-    variant: str
     accountant: str
     spent: FloatArray
-    preferences: Preferences = Preferences()
+    config: PlanConfig | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "spent", frozen_floats(self.spent))
@@ -192,6 +144,11 @@ class Plan(ArrayValue):
                 f"spent={rounded_up(self.spent[owner], 6)}: owner {self.table.names[owner]!r} allows only "
                 f"epsilon={self.table.epsilons[owner]:g}; plan fewer steps or more noise"
             )
+
+    @property
+    def variant(self) -> str:
+        """The variant that was asked for."""
+        return "by hand" if self.config is None else self.config.variant
 
     @property
     def steps(self) -> int:
@@ -217,12 +174,11 @@ class Plan(ArrayValue):
         """The plan as JSON text; `from_json` gives an equal plan back."""
         fields = {
             "format": PLAN_FORMAT,
-            "variant": self.variant,
             "accountant": self.accountant,
             "owners": self.table.to_json(),
             "phases": [phase.to_json() for phase in self.phases],
             "spent": self.spent.tolist(),
-            "preferences": self.preferences.to_json(),
+            "config": None if self.config is None else self.config.to_json(),
         }
         return json.dumps(fields, allow_nan=False)
 
@@ -244,8 +200,9 @@ class Plan(ArrayValue):
     @classmethod
     def _from_fields(cls, fields: Mapping[str, Any]) -> Self:
         if fields.get("format") != PLAN_FORMAT:
-            raise _validate.fail("format", fields.get("format"), f"this version reads plans of format {PLAN_FORMAT}")
+            fix = f"another version of inosgd wrote this plan, and this one reads format {PLAN_FORMAT}; plan again"
+            raise _validate.fail("format", fields.get("format"), fix)
         phases = tuple(Phase.from_json(phase) for phase in fields["phases"])
         table = OwnerTable.from_json(fields["owners"])
-        preferences = Preferences.from_json(fields["preferences"]) if "preferences" in fields else Preferences()
-        return cls(table, phases, str(fields["variant"]), str(fields["accountant"]), fields["spent"], preferences)
+        config = None if fields["config"] is None else PlanConfig.from_json(fields["config"])
+        return cls(table, phases, str(fields["accountant"]), fields["spent"], config)

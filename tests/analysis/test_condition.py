@@ -54,7 +54,7 @@ def trainer_for(
     budgets = {NAMES[row]: Budget(epsilon=math.inf, delta=1e-5) for row in range(len(rates))}
     owners = Owners.from_labels([NAMES[row] for row in labels], budgets)
     terms = Terms.for_owners(owners.table, np.array(rates), np.array(thresholds), 0.0)
-    plan = Plan(owners.table, (Phase(steps, terms),), "given", "rdp", np.full(len(rates), math.inf))
+    plan = Plan(owners.table, (Phase(steps, terms),), "rdp", np.full(len(rates), math.inf))
     return Trainer(plan, owners, examples, losses, IDP_SGD)
 
 
@@ -196,7 +196,7 @@ def test_an_owner_that_is_never_sampled_is_left_out():
 def test_many_owners_must_be_chosen():
     owners = Owners.one_each(np.full(201, math.inf), 1e-5)
     terms = Terms.for_owners(owners.table, np.full(201, 0.5), np.ones(201), 0.0)
-    plan = Plan(owners.table, (Phase(1, terms),), "given", "rdp", np.full(201, math.inf))
+    plan = Plan(owners.table, (Phase(1, terms),), "rdp", np.full(201, math.inf))
     trainer = Trainer(plan, owners, torch.ones(201, 2, dtype=torch.float64), inner_products, IDP_SGD)
     held_out = HeldOut(torch.ones(201, 2, dtype=torch.float64), np.arange(201))
     with pytest.raises(InvalidArgumentError, match="there are 201; name at most 200"):

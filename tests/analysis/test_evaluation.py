@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from inosgd import OwnerTable, make_plan
+from inosgd import OwnerTable, PlanConfig, make_plan
 from inosgd.analysis.evaluation import evaluate
 from inosgd.analysis.guarantees import group_guarantees, owner_risks
 from inosgd.errors import InvalidArgumentError
@@ -47,7 +47,7 @@ def test_the_models_mode_is_put_back():
 
 def test_groups_that_an_owner_does_not_have_are_left_out():
     table = OwnerTable(("one", "seven", "none"), [1.0, 1.0, 1.0], [1e-5] * 3, [1, 7, 0])
-    plan = make_plan(table, steps=5, variant="scale", expected_batch_size=2, clipping_threshold=1.0)
+    plan = make_plan(table, PlanConfig(steps=5, variant="scale", expected_batch_size=2, clipping_threshold=1.0))
     assert set(group_guarantees(plan, 0)) == {"1", "all"}
     assert set(group_guarantees(plan, 1)) == {"1", "2", "5", "all"}
     assert group_guarantees(plan, 2) == {}

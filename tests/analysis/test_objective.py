@@ -199,7 +199,7 @@ def problem(method: Method, rates: tuple[float, float], steps: int) -> Trainer:
     budget = Budget(epsilon=float("inf"), delta=1e-5)
     owners = Owners.from_labels(["a"] * 50 + ["b"] * 30, {"a": budget, "b": budget})
     terms = Terms.for_owners(owners.table, np.array(rates), np.full(2, 1e3), 1e-3)
-    plan = Plan(owners.table, (Phase(steps, terms),), "given", "rdp", [np.inf, np.inf])
+    plan = Plan(owners.table, (Phase(steps, terms),), "rdp", [np.inf, np.inf])
     return Trainer(plan, owners, torch.from_numpy(POINTS), distances, method)
 
 

@@ -60,7 +60,7 @@ def test_many_owners_are_told_by_groups_under_the_weakest_claim_among_them():
     owners = Owners.from_labels(list(budgets), budgets)
     rates = np.linspace(0.1, 0.3, count)
     terms = Terms.for_owners(owners.table, rates, np.ones(count), 2.0)
-    plan = Plan(owners.table, (Phase(5, terms),), "sample", "pld", np.linspace(0.5, 1.0, count))
+    plan = Plan(owners.table, (Phase(5, terms),), "pld", np.linspace(0.5, 1.0, count))
     groups = np.arange(count) % 2
     zeros = tiny.DATA.inputs[:1].expand(count, -1)
     data = StudyData(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inosgd import IDP_SGD, make_plan
+from inosgd import IDP_SGD, PlanConfig, make_plan
 from inosgd.audit.claims import highest_curve, subjects_of
 from inosgd.audit.controls import CONTROLS
 from inosgd.audit.drawing import roc_picture
@@ -78,7 +78,9 @@ def test_lira_catches_trainings_without_noise_and_an_owner_without_clipping():
     study = Study("meaningless", "", settings, _meaningless, lambda seed: perceptron(40, 2, seed=seed))
     data, numbers = _meaningless(0), tuple(range(160))
     plan = make_plan(
-        data.owners.table, steps=40, expected_batch_size=12, clipping_threshold=0.5, variant="sample", verify=False
+        data.owners.table,
+        PlanConfig(steps=40, expected_batch_size=12, clipping_threshold=0.5, variant="sample"),
+        verify=False,
     )
     members = np.stack([membership(0, number, len(data.targets)) for number in numbers])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from inosgd import INO_SGD, Budget, make_plan
+from inosgd import INO_SGD, Budget, PlanConfig, make_plan
 from inosgd.audit.canary import Game, Played, findings, play_task, tasks_of
 from inosgd.audit.practice import Practice, honest
 from inosgd.models import perceptron
@@ -37,10 +37,12 @@ def plan_for(variant: str = "sample", table=None) -> Plan:
     settings = STUDY.settings
     return make_plan(
         DATA.owners.table if table is None else table,
-        steps=settings.steps,
-        expected_batch_size=settings.expected_batch_size,
-        clipping_threshold=settings.clipping_threshold,
-        variant=variant,
+        PlanConfig(
+            steps=settings.steps,
+            expected_batch_size=settings.expected_batch_size,
+            clipping_threshold=settings.clipping_threshold,
+            variant=variant,
+        ),
         verify=False,
     )
 

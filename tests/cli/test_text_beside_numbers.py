@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from inosgd.models.saved import inputs_in_words
-from inosgd.study import load_data, read_study
+from inosgd.study.data import load_data
 from inosgd.study.encoding import encoding_from_json
+from inosgd.study.reading import read_study
 from tests.study.writers import OWNERS, write_study
 
 FACTORY = """

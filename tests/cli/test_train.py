@@ -16,8 +16,8 @@ from safetensors.numpy import load_file
 from inosgd.accounting.reference import reference_epsilon
 from inosgd.cli.ledger import _differences
 from inosgd.runs.folder import RunFolder
-from inosgd.study import create_run, finish, prepare, read_study
-from inosgd.study.running import begin_training
+from inosgd.study.reading import read_study
+from inosgd.study.running import begin_training, create_run, finish, prepare
 from inosgd.training import train_step
 from tests.study.writers import IMAGE_STUDY, OWNERS, table_text, write_images, write_study
 

@@ -95,12 +95,14 @@ def test_time_left(run):
 
 
 def test_many_owners_do_not_fill_the_screen(inosgd, tmp_path):
-    from inosgd import Budget, Owners, make_plan
+    from inosgd import Budget, Owners, PlanConfig, make_plan
 
     budgets = {f"o{number}": Budget(epsilon=1.0 + number, delta=1e-5) for number in range(30)}
     table = Owners.from_labels([name for name in budgets for _ in range(9)], budgets).table
     plan = make_plan(
-        table, variant="sample", steps=3, expected_batch_size=10, clipping_threshold=0.5, accountant="rdp", verify=False
+        table,
+        PlanConfig(variant="sample", steps=3, expected_batch_size=10, clipping_threshold=0.5, accountant="rdp"),
+        verify=False,
     )
     RunFolder.create(tmp_path / "run", {}, plan)
     outcome = inosgd("watch", "run", "--once")

@@ -8,10 +8,10 @@ from functools import partial
 
 import numpy as np
 import pytest
+from inosgd.compare.reproduction import configuration, missing_tasks, reproduce, with_learning_rate
 
 from inosgd.compare import views
 from inosgd.compare.entrant import Entrant, prepared
-from inosgd.compare.reproduction import configuration, missing_tasks, reproduce, with_learning_rate
 from inosgd.compare.results import Result, ResultStore, result_key
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.method import IDP_SGD, INO_SGD

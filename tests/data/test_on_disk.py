@@ -49,7 +49,7 @@ def status(field):
 def train(examples, width, rows, steps):
     owners = Owners.from_rows(rows, {"a": 1.0, "b": 8.0}, delta=1e-7)
     terms = Terms.for_owners(owners.table, np.array([5e-5, 1e-4]), np.ones(2), 1e3)
-    plan = Plan(owners.table, (Phase(steps, terms),), "sample", "rdp", np.zeros(2))
+    plan = Plan(owners.table, (Phase(steps, terms),), "rdp", np.zeros(2))
     trainer = Trainer(plan, owners, examples, supervised(F.cross_entropy), INO_SGD)
     model = torch.nn.Linear(width, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -36,8 +36,10 @@ from inosgd.paper.datasets.cifar import read_records
 from inosgd.paper.datasets.idx import read_idx
 from inosgd.runs.checkpoint import read_checkpoint, restore
 from inosgd.runs.folder import RunFolder, begin, train_durably
-from inosgd.study import load_data, read_budgets, read_study
+from inosgd.study.budgets import read_budgets
+from inosgd.study.data import load_data
 from inosgd.study.prediction import predict
+from inosgd.study.reading import read_study
 from tests import tiny
 from tests.data.writers import cifar_bytes, idx_bytes
 from tests.study.writers import STUDY, table_text, write_study
@@ -180,8 +182,7 @@ def _index(path: Path) -> None:
 @cache
 def saved_model() -> dict[str, bytes]:
     """The files of a model that a study trained."""
-    from inosgd.study import create_run, finish, prepare
-    from inosgd.study.running import begin_training
+    from inosgd.study.running import begin_training, create_run, finish, prepare
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

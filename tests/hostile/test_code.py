@@ -15,9 +15,9 @@ import pytest
 import torch
 
 from inosgd.errors import InosgdError
-from inosgd.study import read_study
 from inosgd.study.building import study_model
 from inosgd.study.data import load_data
+from inosgd.study.reading import read_study
 from tests.hostile.readers import READERS, zip_of
 from tests.study.writers import write_study
 

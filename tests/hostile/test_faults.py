@@ -45,7 +45,7 @@ def owners() -> Owners:
 
 def plan(steps: int = 5) -> Plan:
     terms = Terms.for_owners(owners().table, np.array([0.9, 0.9]), np.array([0.2, 0.5]), 1.0)
-    return Plan(owners().table, (Phase(steps, terms),), "by hand", "pld", np.zeros(2))
+    return Plan(owners().table, (Phase(steps, terms),), "pld", np.zeros(2))
 
 
 def examples() -> tuple[torch.Tensor, torch.Tensor]:

@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -24,10 +25,19 @@ from inosgd.ledger import ledger
 from inosgd.owners import Budget
 from inosgd.runs.files import NOT_COVERED
 from inosgd.runs.folder import RunFolder, train_durably, verify_run
-from inosgd.runs.progression import Changes, PlanSettings, carry_out, propose
-from inosgd.study import create_run, finish, prepare, read_study
+from inosgd.runs.progression import Changes, carry_out, propose
 from inosgd.study.data import joined_data, load_data
-from inosgd.study.running import begin_training, joined_file, prepare_again, resume_training, run_study
+from inosgd.study.reading import read_study
+from inosgd.study.running import (
+    begin_training,
+    create_run,
+    finish,
+    joined_file,
+    prepare,
+    prepare_again,
+    resume_training,
+    run_study,
+)
 from tests.study.writers import table_text, write_study
 
 ROOT = Path(__file__).parents[2]
@@ -66,8 +76,8 @@ def join(run: RunFolder, name: str, steps: int) -> None:
     size = int(joined_data(study, load_data(study), path, budgets).owners.table.sizes.sum())
     changes = Changes(budgets=budgets, sizes={name: size})
     with run.lock():
-        settings = PlanSettings(steps=steps, verify=False)
-        carry_out(run, propose(run, changes, settings), joined_file(run, path, budgets))
+        config = replace(run.plan().config, steps=steps)
+        carry_out(run, propose(run, changes, config, verify=False), joined_file(run, path, budgets))
 
 
 def go_on(run: RunFolder, every: int = 4) -> None:

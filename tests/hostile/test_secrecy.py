@@ -22,8 +22,9 @@ from inosgd import SecureSource, TrainingState, errors, train_step
 from inosgd.mechanism import BoundedSum
 from inosgd.order import Candidates
 from inosgd.runs.checkpoint import write_checkpoint
-from inosgd.study import load_data, prepare, read_study
-from inosgd.study.data import held_out_rows
+from inosgd.study.data import held_out_rows, load_data
+from inosgd.study.reading import read_study
+from inosgd.study.running import prepare
 from tests.study.writers import OWNERS, STUDY, table_text
 
 ROWS = 90

@@ -8,9 +8,9 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
+from inosgd.compare.reproduction import Task, train_task
 
 from inosgd.compare import run
-from inosgd.compare.reproduction import Task, train_task
 from inosgd.errors import InvalidArgumentError
 from inosgd.models import MODELS
 from inosgd.paper.datasets import ASSIGNMENTS, synthetic

@@ -262,6 +262,7 @@ def small_study():
 def trained(workers):
     """Every number of two trainings with two seeds, but for how long they took."""
     from inosgd.compare.reproduction import Task, train_task
+
     from inosgd.paper.experiments import methods
 
     tasks = [Task(small_study(), row, seed) for row in methods("sample")[1:] for seed in (0, 1)]

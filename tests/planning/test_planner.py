@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inosgd import Fairness, InfeasibleError, InvalidArgumentError, OwnerTable, Phase, Plan, Terms, make_plan
+from inosgd import (
+    Fairness,
+    InfeasibleError,
+    InvalidArgumentError,
+    OwnerTable,
+    Phase,
+    Plan,
+    PlanConfig,
+    Terms,
+    make_plan,
+)
 from inosgd.accounting.privacy_loss import SampledGaussian, compose
 from inosgd.accounting.profile import gaussian_profile, risk_profile
 from inosgd.planning import VARIANTS, reference_spent, signals, verify_plan, widest_angle
@@ -30,7 +40,8 @@ def table(epsilons, sizes=None, delta=1e-5) -> OwnerTable:
 def test_every_variant_keeps_budgets_and_hits_its_targets(variant, accountant):
     owners = table([0.5, 2.0, 8.0], sizes=[400, 300, 300])
     plan = make_plan(
-        owners, steps=150, variant=variant, expected_batch_size=64, clipping_threshold=0.7, accountant=accountant
+        owners,
+        PlanConfig(steps=150, variant=variant, expected_batch_size=64, clipping_threshold=0.7, accountant=accountant),
     )
     terms = plan.at(0)
     assert terms.expected_batch_size == pytest.approx(64, rel=2e-3)
@@ -44,10 +55,10 @@ def test_every_variant_keeps_budgets_and_hits_its_targets(variant, accountant):
 
 
 def test_verification_would_catch_a_plan_that_spends_too_much():
-    plan = make_plan(MNIST, steps=100, variant="scale", expected_batch_size=512, clipping_threshold=1.0)
+    plan = make_plan(MNIST, PlanConfig(steps=100, variant="scale", expected_batch_size=512, clipping_threshold=1.0))
     greedy = plan.at(0).clipping_thresholds * 1.01
     terms = Terms.for_owners(MNIST, plan.at(0).sampling_rates, greedy, plan.at(0).noise_scale)
-    broken = Plan(MNIST, (Phase(100, terms),), "scale", "pld", plan.spent)
+    broken = Plan(MNIST, (Phase(100, terms),), "pld", plan.spent)
     with pytest.raises(InfeasibleError, match="the plan is withdrawn"):
         verify_plan(broken)
 
@@ -58,12 +69,12 @@ def test_the_papers_four_numbers():
     scale = {"steps": 1000, "variant": "scale", "expected_batch_size": 0.05 * 200, "noise_scale": 4.0}
     expected = {"rdp": (0.1934, 0.01892, 1.5894, 0.3278), "pld": (0.20609, 0.02065, 1.7007, 0.3574)}
     for accountant, (rate_8, rate_06, threshold_3, threshold_05) in expected.items():
-        rates = make_plan(table([8.0, 0.6]), accountant=accountant, **sample).at(0).sampling_rates
-        thresholds = make_plan(table([3.0, 0.5]), accountant=accountant, **scale).at(0).clipping_thresholds
+        rates = make_plan(table([8.0, 0.6]), PlanConfig(accountant=accountant, **sample)).at(0).sampling_rates
+        thresholds = make_plan(table([3.0, 0.5]), PlanConfig(accountant=accountant, **scale)).at(0).clipping_thresholds
         np.testing.assert_allclose(rates, [rate_8, rate_06], rtol=2.5e-3)
         np.testing.assert_allclose(thresholds, [threshold_3, threshold_05], rtol=2.5e-3)
     narrower = scale | {"expected_batch_size": 0.02 * 200}
-    assert make_plan(table([3.0]), accountant="rdp", **(narrower | {"expected_batch_size": 2.0})).at(
+    assert make_plan(table([3.0]), PlanConfig(accountant="rdp", **narrower | {"expected_batch_size": 2.0})).at(
         0
     ).clipping_thresholds[0] == pytest.approx(3.2887, rel=2.5e-3)
 
@@ -71,10 +82,10 @@ def test_the_papers_four_numbers():
 def test_tight_accounting_doubles_the_strict_owners_rate():
     """PRIVACY.md: MNIST .1 / 1, batch 512, 1,000 steps: +116% for the strict owner, +9% for the liberal one."""
     settings = {"steps": 1000, "expected_batch_size": 512, "clipping_threshold": 1.0, "variant": "sample"}
-    noise_scale = make_plan(MNIST, accountant="rdp", **settings).at(0).noise_scale
+    noise_scale = make_plan(MNIST, PlanConfig(accountant="rdp", **settings)).at(0).noise_scale
     same_noise = {"steps": 1000, "variant": "sample", "clipping_threshold": 1.0, "noise_scale": noise_scale}
-    by_rdp = make_plan(MNIST, accountant="rdp", **same_noise).at(0).sampling_rates
-    by_pld = make_plan(MNIST, accountant="pld", **same_noise).at(0).sampling_rates
+    by_rdp = make_plan(MNIST, PlanConfig(accountant="rdp", **same_noise)).at(0).sampling_rates
+    by_pld = make_plan(MNIST, PlanConfig(accountant="pld", **same_noise)).at(0).sampling_rates
     assert by_pld[0] / by_rdp[0] > 2.0
     assert by_pld[1] / by_rdp[1] == pytest.approx(1.09, abs=0.02)
 
@@ -82,9 +93,9 @@ def test_tight_accounting_doubles_the_strict_owners_rate():
 def test_signals_of_the_mnist_study():
     """UTILITY.md, by RDP: SCALE gives 28.2 and 187; a fair plan keeps the strict signal and cuts the ratio to 2."""
     settings = {"steps": 1000, "expected_batch_size": 512, "clipping_threshold": 1.0, "accountant": "rdp"}
-    scale = signals(make_plan(MNIST, variant="scale", **settings))
+    scale = signals(make_plan(MNIST, PlanConfig(variant="scale", **settings)))
     np.testing.assert_allclose(scale, [28.2, 187], rtol=0.02)
-    fair = make_plan(MNIST, variant="fair", **settings)
+    fair = make_plan(MNIST, PlanConfig(variant="fair", **settings))
     assert signals(fair)[0] >= scale[0]
     assert signals(fair)[1] / signals(fair)[0] == pytest.approx(2 * 29404 / 30596, rel=1e-3)
     assert fair.spent[1] < 0.95  # what it is capped at stays unspent
@@ -99,7 +110,9 @@ def test_renyi_rates_that_swing_around_the_expected_batch_still_reach_it():
     owners = table([4.683411435744299, 4.683411435744299, 0.05], sizes=[200] * 3)
     settings = {"steps": 863, "variant": "sample", "clipping_threshold": 1.0, "accountant": "rdp"}
     for batch in (0.6, 1.2):
-        plan = make_plan(owners, expected_batch_size=batch, **settings, verify=False)  # which would take a minute
+        plan = make_plan(
+            owners, PlanConfig(expected_batch_size=batch, **settings), verify=False
+        )  # which would take a minute
         assert plan.at(0).expected_batch_size == pytest.approx(batch, rel=3e-3)
 
 
@@ -116,11 +129,13 @@ def test_random_problems_are_within_budget_by_a_fresh_accountant(epsilons, steps
     owners = table(epsilons, delta=delta, sizes=[200] * len(epsilons))
     plan = make_plan(
         owners,
-        steps=steps,
-        variant=variant,
-        expected_batch_size=share * 200 * len(epsilons),
-        clipping_threshold=1.0,
-        accountant=accountant,
+        PlanConfig(
+            steps=steps,
+            variant=variant,
+            expected_batch_size=share * 200 * len(epsilons),
+            clipping_threshold=1.0,
+            accountant=accountant,
+        ),
     )
     assert (plan.spent <= owners.epsilons).all()
     for owner in range(len(epsilons)):
@@ -139,12 +154,14 @@ def test_random_problems_are_within_budget_by_a_fresh_accountant(epsilons, steps
 def test_a_larger_budget_never_gets_less(epsilons, steps):
     owners = table(sorted(epsilons))
     settings = {"steps": steps, "expected_batch_size": 0.1 * 100 * len(epsilons), "clipping_threshold": 1.0}
-    rates = make_plan(owners, variant="sample", verify=False, **settings).at(0).sampling_rates
-    thresholds = make_plan(owners, variant="scale", verify=False, **settings).at(0).clipping_thresholds
+    rates = make_plan(owners, PlanConfig(variant="sample", **settings), verify=False).at(0).sampling_rates
+    thresholds = make_plan(owners, PlanConfig(variant="scale", **settings), verify=False).at(0).clipping_thresholds
     assert (np.diff(rates) >= 0).all()
     assert (np.diff(thresholds) >= 0).all()
     for exponent in (0.0, 1.0, 8.0, math.inf):
-        fair = make_plan(owners, variant="fair", verify=False, fairness=Fairness(exponent, math.inf), **settings)
+        fair = make_plan(
+            owners, PlanConfig(variant="fair", fairness=Fairness(exponent, math.inf), **settings), verify=False
+        )
         assert (np.diff(signals(fair)) >= -1e-9 * signals(fair)[1:]).all()
 
 
@@ -175,7 +192,7 @@ def test_the_exponent_runs_from_total_signal_to_equal_signals():
     ratios = []
     for exponent in (0.0, 2.0, 8.0, math.inf):
         fairness = Fairness(exponent=exponent, max_ratio=math.inf)
-        strict, liberal = signals(make_plan(table([0.8, 1.2]), fairness=fairness, **settings))
+        strict, liberal = signals(make_plan(table([0.8, 1.2]), PlanConfig(fairness=fairness, **settings)))
         ratios.append(liberal / strict)
     assert all(earlier > later for earlier, later in pairwise(ratios))
     assert ratios[0] > 1.2
@@ -187,7 +204,8 @@ def test_fair_shares_keep_to_the_expected_batch_where_the_central_limit_is_far_o
     for exponent, batch in ((math.inf, 3.212), (30.0, 3.212), (8.0, 20.0)):
         fairness = Fairness(exponent=exponent, max_ratio=math.inf)
         plan = make_plan(
-            owners, steps=90, variant="fair", expected_batch_size=batch, clipping_threshold=1.0, fairness=fairness
+            owners,
+            PlanConfig(steps=90, variant="fair", expected_batch_size=batch, clipping_threshold=1.0, fairness=fairness),
         )
         assert plan.at(0).expected_batch_size == pytest.approx(batch, rel=3e-3)
         per_record = signals(plan) / owners.sizes
@@ -197,16 +215,16 @@ def test_fair_shares_keep_to_the_expected_batch_where_the_central_limit_is_far_o
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
 def test_a_batch_of_everything_needs_no_more_noise_than_one_of_almost_everything(accountant):
     settings = {"steps": 100, "variant": "sample", "clipping_threshold": 1.0, "accountant": accountant}
-    whole = make_plan(table([1.0, 8.0]), expected_batch_size=200, **settings)
-    almost = make_plan(table([1.0, 8.0]), expected_batch_size=199, **settings)
+    whole = make_plan(table([1.0, 8.0]), PlanConfig(expected_batch_size=200, **settings))
+    almost = make_plan(table([1.0, 8.0]), PlanConfig(expected_batch_size=199, **settings))
     assert (whole.at(0).sampling_rates == 1).all()
     assert whole.at(0).noise_scale == pytest.approx(almost.at(0).noise_scale, rel=0.02)
 
 
 def test_a_budget_without_records_binds_nobody():
     settings = {"steps": 100, "variant": "uniform", "clipping_threshold": 1.0, "expected_batch_size": 20}
-    with_ghost = make_plan(table([0.1, 5.0, 8.0], sizes=[0, 100, 100]), **settings)
-    without = make_plan(table([5.0, 8.0], sizes=[100, 100]), **settings)
+    with_ghost = make_plan(table([0.1, 5.0, 8.0], sizes=[0, 100, 100]), PlanConfig(**settings))
+    without = make_plan(table([5.0, 8.0], sizes=[100, 100]), PlanConfig(**settings))
     assert with_ghost.at(0).noise_scale == pytest.approx(without.at(0).noise_scale, rel=1e-6)
     assert with_ghost.spent[0] == 0
 
@@ -214,21 +232,21 @@ def test_a_budget_without_records_binds_nobody():
 def test_what_the_reference_is_too_coarse_for_is_planned_around():
     """A million steps: dp-accounting's own rounding exceeds the gap we leave, and the plan is made a little smaller."""
     owners = table([1.0, 8.0], sizes=[10_000, 10_000])
-    plan = make_plan(owners, steps=10**6, variant="scale", expected_batch_size=10, clipping_threshold=1.0)
+    plan = make_plan(owners, PlanConfig(steps=10**6, variant="scale", expected_batch_size=10, clipping_threshold=1.0))
     assert (plan.spent >= 0.97 * owners.epsilons).all()
 
 
 def test_a_cap_of_one_is_the_balance_of_dp_sgd():
     settings = {"steps": 200, "expected_batch_size": 60, "clipping_threshold": 1.0}
-    fair = make_plan(table([0.5, 5.0]), variant="fair", fairness=Fairness(max_ratio=1.0), **settings)
-    uniform = make_plan(table([0.5, 5.0]), variant="uniform", **settings)
+    fair = make_plan(table([0.5, 5.0]), PlanConfig(variant="fair", fairness=Fairness(max_ratio=1.0), **settings))
+    uniform = make_plan(table([0.5, 5.0]), PlanConfig(variant="uniform", **settings))
     assert signals(fair)[0] == pytest.approx(signals(fair)[1])
     assert signals(fair)[0] >= signals(uniform)[0] * 0.999
 
 
 def test_both_is_a_path_from_scale_to_sample():
     settings = {"steps": 200, "expected_batch_size": 60, "clipping_threshold": 1.0}
-    at = lambda variant, **more: make_plan(table([0.5, 5.0]), variant=variant, **settings, **more).at(0)  # noqa: E731
+    at = lambda variant, **more: make_plan(table([0.5, 5.0]), PlanConfig(variant=variant, **settings, **more)).at(0)  # noqa: E731
     start, end = at("both", fairness=Fairness(mix=0.0)), at("both", fairness=Fairness(mix=1.0))
     np.testing.assert_allclose(start.sampling_rates, at("scale").sampling_rates, rtol=1e-6)
     np.testing.assert_allclose(end.sampling_rates, at("sample").sampling_rates, rtol=5e-3)
@@ -246,15 +264,17 @@ def test_a_plan_can_keep_every_profile_close_to_a_gaussians():
         return risk_profile(compose([step]), 1e-5).epsilon_at_thousandth
 
     gaussian = gaussian_profile(0.5, 1e-5).epsilon_at_thousandth
-    assert at_thousandth(make_plan(owners, **settings)) > 1.9 * gaussian
-    assert at_thousandth(make_plan(owners, profile_margin=0.1, **settings)) <= 1.1 * gaussian
+    assert at_thousandth(make_plan(owners, PlanConfig(**settings))) > 1.9 * gaussian
+    assert at_thousandth(make_plan(owners, PlanConfig(profile_margin=0.1, **settings))) <= 1.1 * gaussian
 
 
 def test_many_distinct_budgets_lose_little_to_rounding():
     rng = np.random.default_rng(0)
     owners = table(rng.uniform(1.0, 5.0, 600))
     for variant in ("sample", "scale"):
-        plan = make_plan(owners, steps=100, variant=variant, expected_batch_size=6000, clipping_threshold=1.0)
+        plan = make_plan(
+            owners, PlanConfig(steps=100, variant=variant, expected_batch_size=6000, clipping_threshold=1.0)
+        )
         slack = 1 - plan.spent / owners.epsilons
         assert slack.min() >= 0
         assert slack.max() <= LARGEST_SLACK
@@ -264,20 +284,21 @@ def test_many_distinct_budgets_lose_little_to_rounding():
 def test_owners_without_examples_spend_nothing_and_cost_the_others_nothing(variant):
     ask = {"steps": 10, "variant": variant, "expected_batch_size": 10, "clipping_threshold": 1}
     plan, alone = (
-        make_plan(owners, **ask) for owners in (table([0.5, 5.0], sizes=[0, 100]), table([5.0], sizes=[100]))
+        make_plan(owners, PlanConfig(**ask))
+        for owners in (table([0.5, 5.0], sizes=[0, 100]), table([5.0], sizes=[100]))
     )
     assert plan.at(0).sampling_rates.tolist() == [0.0, *alone.at(0).sampling_rates]
     assert plan.at(0).noise_scale == alone.at(0).noise_scale
     assert plan.spent.tolist() == [0.0, *alone.spent]
     with pytest.raises(InfeasibleError, match="none is left that has examples"):
-        make_plan(table([0.5], sizes=[0]), **ask)
+        make_plan(table([0.5], sizes=[0]), PlanConfig(**ask))
 
 
 def test_owners_without_examples_spend_nothing_among_many_distinct_budgets():
     sizes = np.where(np.arange(400) % 7 == 0, 0, 100)
     owners = table(np.random.default_rng(0).uniform(1.0, 5.0, 400), sizes=sizes)
     ask = {"steps": 50, "variant": "scale", "expected_batch_size": 600, "clipping_threshold": 1.0}
-    plan = make_plan(owners, accountant="rdp", verify=False, **ask)
+    plan = make_plan(owners, PlanConfig(accountant="rdp", **ask), verify=False)
     assert ((plan.spent == 0) == (sizes == 0)).all()
 
 
@@ -300,7 +321,7 @@ ASK = {"steps": 10, "variant": "sample", "expected_batch_size": 10.0, "clipping_
 )
 def test_absurd_requests_meet_one_clear_error(changes, error, words):
     with pytest.raises(error, match=words):
-        make_plan(table([0.5, 5.0]), **(ASK | changes))
+        make_plan(table([0.5, 5.0]), PlanConfig(**ASK | changes))
 
 
 def test_a_delta_beyond_the_accountant_names_what_can_be_certified():
@@ -309,21 +330,21 @@ def test_a_delta_beyond_the_accountant_names_what_can_be_certified():
     with pytest.raises(
         InfeasibleError, match=r"owner 'owner 0'.*the smallest that can be certified.*another accountant"
     ):
-        make_plan(hopeless, **(ASK | {"variant": "scale", "accountant": "pld"}))
-    plan = make_plan(hopeless, verify=False, **(ASK | {"variant": "scale", "accountant": "rdp"}))
+        make_plan(hopeless, PlanConfig(**ASK | {"variant": "scale", "accountant": "pld"}))
+    plan = make_plan(hopeless, PlanConfig(**ASK | {"variant": "scale", "accountant": "rdp"}), verify=False)
     assert plan.spent[0] >= 0.5 * (1 - LARGEST_SLACK)
 
 
 def test_an_infinite_budget_cannot_be_planned_for():
     with pytest.raises(InfeasibleError, match="owner 'owner 1': epsilon=inf") as refusal:
-        make_plan(table([1.0, math.inf]), **ASK)
+        make_plan(table([1.0, math.inf]), PlanConfig(**ASK))
     assert refusal.value.owner == "owner 1"
 
 
 def test_a_delta_that_allows_publishing_an_example_has_to_be_asked_for_by_name():
     with pytest.raises(InvalidArgumentError, match=r"delta=0.5: owner 'owner 0'.* or allow_large_deltas=True"):
-        make_plan(table([1e-5], delta=0.5), **ASK)
-    assert make_plan(table([1.0], delta=0.5), allow_large_deltas=True, **ASK).preferences.allow_large_deltas
+        make_plan(table([1e-5], delta=0.5), PlanConfig(**ASK))
+    assert make_plan(table([1.0], delta=0.5), PlanConfig(allow_large_deltas=True, **ASK)).preferences.allow_large_deltas
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
@@ -331,7 +352,7 @@ def test_sampling_so_rare_that_delta_alone_covers_it_is_planned(accountant):
     """A table like this one was refused: at the smallest rate, epsilon read 30 where it is 0."""
     owners = table([0.1, 1.0, 5.0], sizes=[500, 900, 100], delta=1.07e-9)
     ask = {"steps": 685, "variant": "sample", "expected_batch_size": 1e-5, "clipping_threshold": 1.0}
-    plan = make_plan(owners, accountant=accountant, **ask)
+    plan = make_plan(owners, PlanConfig(accountant=accountant, **ask))
     assert plan.at(0).expected_batch_size == pytest.approx(1e-5, rel=2e-3)
     if accountant == "pld":
         assert (plan.spent >= owners.epsilons * (1 - LARGEST_SLACK)).all()
@@ -339,13 +360,13 @@ def test_sampling_so_rare_that_delta_alone_covers_it_is_planned(accountant):
 
 def test_one_step_uses_budgets_of_rarely_sampled_owners():
     owners = table([0.33, 13.7], sizes=[576, 771], delta=3.4e-6)
-    plan = make_plan(owners, steps=1, variant="both", expected_batch_size=0.01, clipping_threshold=1.0)
+    plan = make_plan(owners, PlanConfig(steps=1, variant="both", expected_batch_size=0.01, clipping_threshold=1.0))
     assert (plan.spent >= owners.epsilons * (1 - LARGEST_SLACK)).all()
 
 
 def test_a_bad_margin_is_refused_by_name():
     with pytest.raises(InvalidArgumentError, match="profile_margin=-1"):
-        make_plan(table([1.0]), profile_margin=-1, **ASK)
+        make_plan(table([1.0]), PlanConfig(profile_margin=-1, **ASK))
 
 
 @pytest.mark.parametrize("bad", [{"exponent": -1.0}, {"exponent": math.nan}, {"max_ratio": 0.5}, {"mix": 2.0}])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 
@@ -17,7 +18,6 @@ from inosgd.runs import files as run_files
 from inosgd.runs import folder as runs
 from inosgd.runs.files import Comparison, compare
 from inosgd.runs.folder import RunFolder, resume, train_durably, verify_run
-from inosgd.runs.progression import PlanSettings
 from tests import tiny
 
 
@@ -102,7 +102,8 @@ CHANGE_KILLS = {
 def test_killed_around_a_change_of_budgets(run, where, monkeypatch):
     train(run)
     changes = Changes(budgets={"liberal": tiny.Budget(epsilon=9.0, delta=1e-5)})
-    proposal = propose(run, changes, PlanSettings(steps=14, verify=False))
+    config = dataclasses.replace(tiny.PLAN.config, steps=14)
+    proposal = propose(run, changes, config, verify=False)
     files = {"notes.json": b"{}"}
     with monkeypatch.context() as patch, run.lock(), pytest.raises(KilledError):
         patch.setattr(*CHANGE_KILLS[where], killed)
@@ -110,7 +111,7 @@ def test_killed_around_a_change_of_budgets(run, where, monkeypatch):
     assert verify_run(run).findings == ()
     assert run.plan() == tiny.PLAN
     with run.lock():
-        carry_out(run, propose(run, changes, PlanSettings(steps=14, verify=False)), files)
+        carry_out(run, propose(run, changes, config, verify=False), files)
     train(run)
     report = verify_run(run)
     assert report.good

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import shutil
 import tempfile
 from pathlib import Path
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inosgd import Budget, Fairness, Phase, SeededSource
+from inosgd import Budget, Fairness, Phase, PlanConfig, SeededSource, make_plan
 from inosgd.accounting import epsilons_spent, reference_epsilon
 from inosgd.accounting.profile import gaussian_profile
 from inosgd.errors import (
@@ -24,12 +23,9 @@ from inosgd.errors import (
     UnknownOwnerError,
 )
 from inosgd.ledger.ledger import History, Ledger, widened
-from inosgd.plan import Preferences
 from inosgd.runs.folder import RunFolder, resume, train_durably, verify_run
-from inosgd.runs.progression import Changes, PlanSettings, carry_out, propose
+from inosgd.runs.progression import Changes, carry_out, propose
 from tests import tiny
-
-FAST = PlanSettings(verify=False)
 
 
 def train(run: RunFolder, steps: int | None = None, source=None, every: int = 3) -> None:
@@ -43,8 +39,12 @@ def train(run: RunFolder, steps: int | None = None, source=None, every: int = 3)
             state.ledger.close()
 
 
-def change(run: RunFolder, changes: Changes, plan_settings: PlanSettings = FAST):
-    proposal = propose(run, changes, plan_settings)
+def asking(run: RunFolder, **changes) -> PlanConfig:
+    return dataclasses.replace(run.plan().config, **changes)
+
+
+def change(run: RunFolder, changes: Changes, config: PlanConfig | None = None, *, verify: bool = False):
+    proposal = propose(run, changes, config, verify=verify)
     with run.lock():
         carry_out(run, proposal)
     return proposal
@@ -72,7 +72,7 @@ def test_a_raised_budget_is_used_by_the_remaining_steps_with_the_past_counted(tm
     run = tiny.new_run(tmp_path, tiny.first_plan(variant=variant))
     train(run, 6, SeededSource(1))
     before = run.read_ledger().spent()
-    proposal = change(run, budgets(strict=3.0), PlanSettings())
+    proposal = change(run, budgets(strict=3.0), verify=True)
     assert (proposal.action, proposal.step, proposal.plan.steps) == ("continue", 6, tiny.STEPS)
     assert proposal.plan.at(5) == tiny.first_plan(variant=variant).at(0)
     np.testing.assert_allclose(proposal.kept, before)
@@ -98,39 +98,59 @@ def test_replanning_keeps_the_limit_on_the_profile_unless_it_is_lifted_by_name(t
     train(run, 3, SeededSource(1))
     limit = 1.05 * gaussian_profile(1.0, 1e-5).epsilon_at_thousandth
 
-    def at_thousandth(plan_settings: PlanSettings) -> float:
-        plan = propose(run, budgets(liberal=12.0), plan_settings).plan
+    def at_thousandth(config: PlanConfig | None = None) -> float:
+        plan = propose(run, budgets(liberal=12.0), config, verify=False).plan
         return float(epsilons_spent(plan.phases, np.full(2, 1e-8), "pld")[0])
 
-    assert at_thousandth(FAST) <= limit
-    assert at_thousandth(dataclasses.replace(FAST, profile_margin=math.inf)) > limit  # what forgetting it did
+    assert at_thousandth() <= limit
+    assert at_thousandth(asking(run, profile_margin=None)) > limit  # what forgetting it did
 
 
-def test_replanning_keeps_the_knobs_of_fairness_and_says_so_in_the_new_plan(tmp_path):
-    asked = {"fairness": Fairness(max_ratio=1.0), "allow_large_deltas": True}
-    run = tiny.new_run(tmp_path, tiny.first_plan(variant="fair", **asked))
+def test_replanning_asks_for_the_same_and_says_so_in_the_new_plan(tmp_path):
+    knobs = {"fairness": Fairness(exponent=8.0, max_ratio=1.0), "profile_margin": 0.2, "allow_large_deltas": True}
+    run = tiny.new_run(tmp_path, tiny.first_plan(variant="fair", accountant="rdp", **knobs))
     train(run, 3, SeededSource(1))
+    first = run.plan().config
+    assert {name: getattr(first, name) for name in knobs} == knobs
     plan = change(run, budgets(liberal=12.0)).plan
-    assert plan.preferences == run.plan().preferences == Preferences(**asked)
+    assert plan.config == run.plan().config == first
+    assert plan.accountant == "rdp"
     products = plan.at(3).sampling_rates * plan.at(3).clipping_thresholds
     assert products[1] == pytest.approx(products[0], rel=1e-6)
-    other = propose(run, budgets(liberal=12.0), dataclasses.replace(FAST, fairness=Fairness())).plan
-    assert other.preferences.fairness == Fairness()
+    other = propose(run, budgets(liberal=12.0), asking(run, fairness=Fairness()), verify=False).plan
+    assert other.config == dataclasses.replace(first, fairness=Fairness())
+    free = other.at(3).sampling_rates * other.at(3).clipping_thresholds
+    assert free[1] > 1.5 * free[0]  # what forgetting the cap would do
+
+
+def test_a_noise_scale_that_was_asked_for_is_kept(tmp_path):
+    asked = {"expected_batch_size": None, "clipping_threshold": 0.5, "noise_scale": 2.0}
+    run = tiny.new_run(tmp_path, tiny.first_plan(**asked))
+    train(run, 3, SeededSource(1))
+    plan = change(run, budgets(liberal=12.0)).plan
+    assert {phase.terms.noise_scale for phase in plan.phases} == {2.0}
+    assert plan.at(3).expected_batch_size > plan.at(0).expected_batch_size
+
+
+def test_a_plan_by_hand_needs_a_configuration_to_replan(tmp_path):
+    run = tiny.new_run(tmp_path, dataclasses.replace(tiny.PLAN, config=None))
+    train(run, 3, SeededSource(1))
+    with pytest.raises(InvalidArgumentError, match="config=None: the plan of the run was made by hand"):
+        propose(run, budgets(liberal=12.0))
+    assert propose(run, budgets(liberal=12.0), tiny.PLAN.config, verify=False).plan.config == tiny.PLAN.config
 
 
 def test_a_delta_that_is_too_large_for_the_owners_that_join_is_refused(run):
     joining = Changes(budgets={"late": Budget(epsilon=1.0, delta=0.05)}, sizes={"late": 20})
     with pytest.raises(InvalidArgumentError, match="allow_large_deltas"):
-        propose(run, joining, FAST)
-    assert propose(run, joining, dataclasses.replace(FAST, allow_large_deltas=True)).plan is not None
+        propose(run, joining, verify=False)
+    assert propose(run, joining, asking(run, allow_large_deltas=True), verify=False).plan is not None
 
 
 def test_forgetting_the_past_would_overspend(run):
     """The negative control of counting: the same request without the past, after the same steps."""
-    from inosgd import make_plan
-
-    table = propose(run, budgets(strict=3.0), FAST).table
-    naive = make_plan(table, steps=5, variant="sample", expected_batch_size=10, clipping_threshold=0.5, verify=False)
+    table = propose(run, budgets(strict=3.0), verify=False).table
+    naive = make_plan(table, asking(run, steps=5), verify=False)
     ledger = run.read_ledger()
     spent = epsilons_spent([*ledger.phases, *naive.phases], table.deltas, "pld")
     assert (spent > table.epsilons).all()
@@ -148,7 +168,7 @@ def test_a_lowered_budget_goes_back_to_the_last_checkpoint_that_it_allows(run):
     at = {step: ledger.spent(until=step)[0] for step in (3, 6, 7)}
     saved = run.checkpoint_at(3).model_digest
     limit = (at[3] + at[6]) / 2
-    proposal = propose(run, budgets(strict=limit), FAST)
+    proposal = propose(run, budgets(strict=limit), verify=False)
     assert (proposal.action, proposal.step, proposal.recorded) == ("roll back", 3, 7)
     assert "owner 'strict' allows" in proposal.reason
     assert "the 4 steps after it are given up" in proposal.reason
@@ -183,10 +203,10 @@ def test_released_spending_is_never_given_back(run):
     """A rollback behind a release is proposed as a stop; the ledger itself refuses it too."""
     ledger = run.read_ledger()
     low = ledger.spent(until=3)[0]
-    assert propose(run, budgets(strict=low * 1.01), FAST).action == "roll back"  # without a release
+    assert propose(run, budgets(strict=low * 1.01), verify=False).action == "roll back"  # without a release
     with run.lock():
         run.mark_release(6)
-    proposal = propose(run, budgets(strict=low * 1.01), FAST)
+    proposal = propose(run, budgets(strict=low * 1.01), verify=False)
     assert (proposal.action, proposal.plan, proposal.step) == ("stop", None, 7)
     assert "when the model was released after step 6" in proposal.reason
     with run.lock():
@@ -205,8 +225,8 @@ def test_a_stopped_wish_is_asked_again_until_it_is_taken_back(run):
     with run.lock():
         run.mark_release(6)
     change(run, budgets(strict=0.01))
-    assert propose(run, budgets(liberal=9.0), FAST).action == "stop"
-    assert propose(run, budgets(strict=1.0), FAST).action == "continue"
+    assert propose(run, budgets(liberal=9.0), verify=False).action == "stop"
+    assert propose(run, budgets(strict=1.0), verify=False).action == "continue"
     gone = change(run, Changes(withdrawn=("strict",)))
     assert gone.action == "continue"
     assert gone.table.epsilons[0] == 1.0  # the budget under which it has spent what it has
@@ -226,9 +246,9 @@ def test_a_withdrawn_owner_is_never_sampled_again_and_stays_on_record(run):
     assert before[1] < after[1] <= 8.0
     assert run.read_ledger().table.names == ("strict", "liberal")
     with pytest.raises(InvalidArgumentError, match="or has withdrawn; give their number in sizes"):
-        propose(run, budgets(strict=2.0), FAST)
+        propose(run, budgets(strict=2.0), verify=False)
     back = Changes(budgets={"strict": Budget(epsilon=2.0, delta=1e-5)}, sizes={"strict": 10})
-    again = change(run, back, dataclasses.replace(FAST, steps=20))
+    again = change(run, back, asking(run, steps=20))
     assert again.plan.at(12).sampling_rates[0] > 0
     train(run)
     spent, allowed = fresh_spending(run)
@@ -250,17 +270,17 @@ def test_owners_join_with_nothing_spent(run):
 
 def test_owners_with_nothing_left_rest(run):
     train(run)
-    nothing = propose(run, budgets(strict=4.0), FAST)
+    nothing = propose(run, budgets(strict=4.0), verify=False)
     assert nothing.plan.steps == tiny.STEPS
     assert "no steps are left; ask for more" in nothing.reason
-    proposal = change(run, budgets(strict=4.0), dataclasses.replace(FAST, steps=20))
+    proposal = change(run, budgets(strict=4.0), asking(run, steps=20))
     assert proposal.resting == ("liberal",)
     assert proposal.plan.at(15).sampling_rates[1] == 0
     train(run)
     spent, allowed = fresh_spending(run)
     assert (spent <= allowed).all()
     assert spent[0] > 3.9
-    none = propose(run, Changes(), dataclasses.replace(FAST, steps=30))
+    none = propose(run, Changes(), asking(run, steps=30), verify=False)
     assert none.action == "stop"
     assert "none is left that has examples and anything to spend" in none.reason
 
@@ -278,13 +298,13 @@ def test_steps_without_a_checkpoint_are_given_up_with_a_word(run):
 def test_without_a_whole_checkpoint_there_is_nothing_to_go_back_to(run):
     for checkpoint in run.checkpoints():
         checkpoint.model_path.write_bytes(b"")
-    proposal = propose(run, budgets(strict=0.01), FAST)
+    proposal = propose(run, budgets(strict=0.01), verify=False)
     assert (proposal.action, proposal.plan) == ("stop", None)
     assert "no checkpoint is whole" in proposal.reason
 
 
 def test_a_proposal_that_time_has_overtaken_is_refused(run):
-    proposal = propose(run, budgets(strict=2.0), FAST)
+    proposal = propose(run, budgets(strict=2.0), verify=False)
     train(run, 1)
     with run.lock(), pytest.raises(InvalidArgumentError, match="propose again"):
         carry_out(run, proposal)
@@ -294,7 +314,7 @@ def test_a_proposal_that_time_has_overtaken_is_refused(run):
 
 def test_killed_between_the_record_and_the_rest_the_next_resume_does_the_rest(run, monkeypatch):
     limit = float(run.read_ledger().spent(until=3)[0]) * 1.01
-    proposal = propose(run, budgets(strict=limit), FAST)
+    proposal = propose(run, budgets(strict=limit), verify=False)
     with monkeypatch.context() as patch, run.lock():
         patch.setattr(RunFolder, "forget_after", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
@@ -328,7 +348,7 @@ def test_senseless_changes_are_refused(run):
     with pytest.raises(UnknownOwnerError, match="has a size and no budget"):
         propose(run, Changes(sizes={"late": 3}))
     with pytest.raises(InvalidArgumentError, match="steps=5: 7 steps stand"):
-        propose(run, Changes(), PlanSettings(steps=5))
+        propose(run, Changes(), asking(run, steps=5))
     with run.lock(), pytest.raises(RunLockedError), run.lock():
         pass
 
@@ -354,7 +374,7 @@ def live(run: RunFolder, event: tuple) -> None:
         with run.lock():
             run.mark_release()
     else:
-        change(run, asked(run, kind, details), dataclasses.replace(FAST, steps=40))
+        change(run, asked(run, kind, details), asking(run, steps=40))
 
 
 def asked(run: RunFolder, kind: str, details: list) -> Changes:

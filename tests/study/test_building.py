@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from inosgd.study.planning import _most_steps
 
 from inosgd import METHODS, BetaTail, Fairness, InfeasibleError, StepTail
 from inosgd.order import ORDERS
 from inosgd.planning import VARIANTS
 from inosgd.study.building import OPTIMIZERS, study_method, study_optimizer
 from inosgd.study.models import BUILT_IN, DECIDED_BY_THE_DATA, argument_names, build_model
-from inosgd.study.planning import _most_steps
 from inosgd.study.reading import parse_study
 from inosgd.study.schema import FairnessSection, TrainingSection
 from tests.study.writers import STUDY

@@ -8,12 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inosgd.study import load_data, read_study
 from inosgd.study.budgets import budgets_by_epsilon
-from inosgd.study.data import held_out_rows
+from inosgd.study.data import held_out_rows, load_data
 from inosgd.study.encoding import encoding_from_json
 from inosgd.study.fingerprints import fingerprint, refuse_changes, study_fingerprints
-from inosgd.study.running import restricted
+from inosgd.study.joining import restricted
+from inosgd.study.reading import read_study
 from tests.study.writers import table_text, write_images, write_study
 
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import Dataset
 
-from inosgd import INO_SGD, Owners, SeededSource, Trainer, TrainingState, fit, make_plan, supervised
+from inosgd import INO_SGD, Owners, PlanConfig, SeededSource, Trainer, TrainingState, fit, make_plan, supervised
 
 COUNT = 24
 LABELS = ["hospital", "clinic"] * (COUNT // 2)
@@ -91,7 +91,7 @@ def trained(name: str, build=None) -> tuple[nn.Module, TrainingState]:
     model = (build or make)()
     owners = Owners.from_labels(LABELS, {"hospital": 2.0, "clinic": 50.0}, delta=1e-5)
     plan = make_plan(
-        owners.table, steps=2, variant="scale", expected_batch_size=8, clipping_threshold=1.0, verify=False
+        owners.table, PlanConfig(steps=2, variant="scale", expected_batch_size=8, clipping_threshold=1.0), verify=False
     )
     trainer = Trainer(plan, owners, examples, losses, INO_SGD)
     state = TrainingState.start(trainer, model, torch.optim.Adam(model.parameters()), SeededSource(0))

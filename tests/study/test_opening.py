@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from inosgd.owners import Budget
-from inosgd.study import load_data, read_study
-from inosgd.study.data import joined_data
+from inosgd.study.data import joined_data, load_data
 from inosgd.study.fingerprints import fingerprint, refuse_changes
+from inosgd.study.reading import read_study
 from tests.study.writers import IMAGE_STUDY, write_images
 
 JOINING = {"newcomer": Budget(epsilon=5.0, delta=1e-5)}

@@ -13,10 +13,11 @@ import torch
 
 from inosgd import SeededSource, fit
 from inosgd.owners import Budget
-from inosgd.study import load_data, prepare, read_study, stored
-from inosgd.study.data import joined_data
+from inosgd.study import stored
+from inosgd.study.data import joined_data, load_data
 from inosgd.study.fingerprints import fingerprint, study_fingerprints
-from inosgd.study.running import _together, restricted
+from inosgd.study.reading import read_study
+from inosgd.study.running import _together, prepare, restricted
 from inosgd.training import TrainingState
 from tests import tiny
 from tests.study.writers import table_text, write_study

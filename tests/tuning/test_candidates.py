@@ -8,11 +8,11 @@ import tomllib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from inosgd.tuning.toml import toml_text
 
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.study.reading import read_study
 from inosgd.tuning import Space
-from inosgd.tuning.toml import toml_text
 from tests.study.writers import write_study
 
 plain = st.one_of(

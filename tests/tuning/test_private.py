@@ -17,7 +17,7 @@ from inosgd.errors import InfeasibleError, InosgdError, InvalidArgumentError
 from inosgd.owners import OwnerTable
 from inosgd.parallel.runner import Failure
 from inosgd.parallel.workers import Workers
-from inosgd.planning import make_plan
+from inosgd.planning import PlanConfig, make_plan
 from inosgd.randomness import SeededSource
 from inosgd.study.reading import read_study
 from inosgd.tuning import Space, price_tuning, private, tune_on_private_data
@@ -38,11 +38,7 @@ def table(*epsilons):
 def planned(owners, variant="scale", steps=20):
     return make_plan(
         owners,
-        steps=steps,
-        variant=variant,
-        expected_batch_size=16.0,
-        clipping_threshold=0.5,
-        accountant="rdp",
+        PlanConfig(steps=steps, variant=variant, expected_batch_size=16.0, clipping_threshold=0.5, accountant="rdp"),
         verify=False,
     )
 

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from inosgd import _validate
 from inosgd._arrays import FloatArray, IntArray, distinct_rows
 from inosgd.accounting.privacy_loss import RESOLUTION, SampledGaussian, compose
 from inosgd.accounting.renyi import RENYI_ORDERS, epsilon_from_renyi, renyi_divergences
 from inosgd.accounting.total_variation import composed_distance, shift_distance
-from inosgd.errors import InvalidArgumentError
 from inosgd.plan import Phase
+from inosgd.plan_config import ACCOUNTANTS
 
-ACCOUNTANTS = ("pld", "rdp")
 """Privacy-loss distributions, tight and the default; Rényi divergences, the paper's."""
 
 
@@ -48,8 +48,7 @@ def epsilons(
     (`inosgd.accounting.total_variation`). Else an owner that is sampled without noise has spent infinity. A coarser
     ``resolution`` of the privacy loss is faster and less tight: 0.02% at twice the default.
     """
-    if accountant not in ACCOUNTANTS:
-        raise InvalidArgumentError(f"accountant={accountant!r}: choose one of {', '.join(ACCOUNTANTS)}")
+    _validate.one_of(ACCOUNTANTS, accountant=accountant)
     if not exposures:
         return np.zeros(len(deltas))
     columns = [column for exposure in exposures for column in exposure[:2]]

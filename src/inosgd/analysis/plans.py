@@ -13,7 +13,7 @@ from inosgd.analysis.guarantees import group_guarantees, owner_risks
 from inosgd.errors import InfeasibleError
 from inosgd.owners import OwnerTable
 from inosgd.plan import Plan
-from inosgd.planning import VARIANTS, make_plan, signal_ratio, signals, widest_angle
+from inosgd.planning import VARIANTS, PlanConfig, make_plan, signal_ratio, signals, widest_angle
 
 MOST_OWNERS = 12
 """With more owners than this, a table for people shows the strictest, the median and the most liberal one."""
@@ -75,11 +75,11 @@ def budget_curves(table: OwnerTable, steps: int, accountant: str) -> dict[str, A
     common: dict[str, Any] = {"steps": steps, "accountant": accountant, "allow_large_deltas": True}
     rates, thresholds = {}, {}
     for noise in CURVE_NOISE_SCALES:
-        plan = make_plan(alone, variant="sample", clipping_threshold=1.0, noise_scale=noise, **common)
+        plan = make_plan(alone, PlanConfig(variant="sample", clipping_threshold=1.0, noise_scale=noise, **common))
         rates[f"{noise:g}"] = plan.at(0).sampling_rates.tolist()
     for rate in CURVE_RATES:
         batch = rate * int(alone.sizes.sum())
-        plan = make_plan(alone, variant="scale", expected_batch_size=batch, noise_scale=4.0, **common)
+        plan = make_plan(alone, PlanConfig(variant="scale", expected_batch_size=batch, noise_scale=4.0, **common))
         thresholds[f"{rate:g}"] = plan.at(0).clipping_thresholds.tolist()
     return {
         "steps": steps,

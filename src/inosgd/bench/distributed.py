@@ -222,7 +222,7 @@ def _training(name: str, peers: Peers) -> tuple[Trainer, TrainingState]:
     model, inputs, targets = bench.make(batch_size=4 * bench.batch_size)
     owners = Owners.from_labels(["strict", "lenient"] * (len(inputs) // 2), dict.fromkeys(("strict", "lenient"), _ANY))
     terms = Terms.for_owners(owners.table, np.full(2, 0.25), np.array([0.5, 1.0]), 50.0)
-    plan = Plan(owners.table, (Phase(10**6, terms),), "by hand", "rdp", owners.table.epsilons)
+    plan = Plan(owners.table, (Phase(10**6, terms),), "rdp", owners.table.epsilons)
     trainer = Trainer(plan, owners, (inputs, targets), supervised(F.cross_entropy), INO_SGD, peers=peers)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     return trainer, TrainingState.start(trainer, model, optimizer, peers.source(0))

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from inosgd.owners import OwnerTable
-from inosgd.planning import make_plan
+from inosgd.planning import PlanConfig, make_plan
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,13 @@ def _timed(case: PlanCase) -> PlanTiming:
     start = time.process_time()
     plan = make_plan(
         table,
-        steps=1000,
-        variant=case.variant,
-        expected_batch_size=16_384 if len(table) == 1_000_000 else 1024,
-        clipping_threshold=1.0,
-        accountant=case.accountant,
+        PlanConfig(
+            steps=1000,
+            variant=case.variant,
+            expected_batch_size=16_384 if len(table) == 1_000_000 else 1024,
+            clipping_threshold=1.0,
+            accountant=case.accountant,
+        ),
     )
     seconds = time.process_time() - start
     slack = 1 - plan.spent / table.epsilons

@@ -21,8 +21,18 @@ from inosgd.audit.lira import FORMS
 from inosgd.audit.shadow import membership as members_of
 from inosgd.audit.shadow import stackable, tasks_for, train_shadows
 from inosgd.audit.store import AuditFolder, confidences_of, shadow_name
-from inosgd.cli.console import messages, plain_table, progress_bar, results, rounded_up
-from inosgd.cli.studies import AllowFactory, AsJson, MethodName, Out, Seed, Steps, StudyArgument, VariantName, find_study
+from inosgd.cli.console import plain_table, progress_bar, results, rounded_up
+from inosgd.cli.studies import (
+    AllowFactory,
+    AsJson,
+    MethodName,
+    Out,
+    Seed,
+    Steps,
+    StudyArgument,
+    VariantName,
+    find_study,
+)
 from inosgd.cli.workers import Address, Backend, Jobs, chosen_workers
 from inosgd.errors import InvalidArgumentError
 from inosgd.method import IDP_SGD, INO_SGD, METHODS
@@ -129,9 +139,7 @@ def canary_command(
     _end(report)
 
 
-def _study(
-    text: str, method: str | None, variant: str | None, steps: int | None, allow_factory: str | None
-) -> Study:
+def _study(text: str, method: str | None, variant: str | None, steps: int | None, allow_factory: str | None) -> Study:
     """The study by the method to be audited: by default INO-SGD for a study that compares, else the study's own."""
     study = find_study(text, allow_factory=allow_factory, steps=steps)
     own = study.config.plan.variant

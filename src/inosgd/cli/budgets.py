@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +17,9 @@ from inosgd.data.tables import closest
 from inosgd.errors import InvalidArgumentError
 from inosgd.ledger.ledger import Ledger
 from inosgd.owners import Budget
+from inosgd.plan_config import PlanConfig
 from inosgd.runs.folder import RunFolder
-from inosgd.runs.progression import Changes, PlanSettings, Proposal, carry_out, propose
+from inosgd.runs.progression import Changes, Proposal, carry_out, propose
 from inosgd.shown import rounded_up
 from inosgd.study.data import joined_data
 from inosgd.study.joining import joined_file
@@ -53,7 +55,7 @@ def budgets_command(
     ledger = folder.read_ledger()
     changes, joining = _changes(study, ledger, changed or [], added or [], withdraw or [], data, delta)
     with messages().status("planning"):
-        proposal = propose(folder, changes, _settings(study, steps, allow_large_deltas))
+        proposal = propose(folder, changes, _config(folder, steps, allow_large_deltas))
     if as_json:
         typer.echo(json.dumps(_report(proposal, done=yes)))
     else:
@@ -114,7 +116,9 @@ def _joining(study: Study, known: dict[str, Budget], added: list[str], delta: fl
 def _brought(study: Study, data: Path, joining: dict[str, Budget]) -> dict[str, int]:
     """How many examples each owner who joins trains on."""
     if study.file is None:
-        raise InvalidArgumentError(f"data={str(data)!r}: {study.name} does not come from files, so nobody can join it")
+        raise InvalidArgumentError(
+            f"data={str(data)!r}: {study.name} does not come from files, so no owner can join it"
+        )
     extra = joined_data(study.file, study.split(0), data, joining)
     sizes = {name: size for name, _, size in extra.owners.table}
     empty = [name for name, size in sizes.items() if size == 0]
@@ -146,15 +150,13 @@ def _check_known(option: str, name: str, known: dict[str, Budget]) -> None:
         raise InvalidArgumentError(f"{option}={name!r}: there is no such owner; {closest(name, list(known))}")
 
 
-def _settings(study: Study, steps: int | None, allow_large_deltas: bool) -> PlanSettings:
-    """What is asked for anew, and what plans of earlier versions do not say: fairness and the margin of profiles."""
-    asked = study.config.plan
-    return PlanSettings(
-        steps=steps,
-        fairness=asked.fairness,
-        profile_margin=asked.profile_margin,
-        allow_large_deltas=allow_large_deltas or None,
-    )
+def _config(run: RunFolder, steps: int | None, allow_large_deltas: bool) -> PlanConfig | None:
+    """What the run's plan was asked for, except for what is asked for anew."""
+    config = run.plan().config
+    if config is None:
+        return None
+    asked = config.steps if steps is None else steps
+    return replace(config, steps=asked, allow_large_deltas=allow_large_deltas or config.allow_large_deltas)
 
 
 def _report(proposal: Proposal, *, done: bool) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from inosgd.data.budgets import read_owner_table
 from inosgd.errors import InvalidArgumentError
 from inosgd.owners import OwnerTable
 from inosgd.plan import Plan
-from inosgd.planning import VARIANTS, Fairness, make_plan
+from inosgd.planning import VARIANTS, Fairness, PlanConfig, make_plan
 
 
 def plan_command(
@@ -67,15 +67,17 @@ def plan_command(
         with messages().status(f"planning {chosen} for {len(table)} owners"):
             return make_plan(
                 table,
-                steps=steps,
-                variant=chosen,
-                expected_batch_size=batch,
-                clipping_threshold=threshold,
-                noise_scale=noise_scale,
-                accountant=accountant,
-                fairness=knobs,
-                profile_margin=profile_margin,
-                allow_large_deltas=allow_large_deltas,
+                PlanConfig(
+                    steps=steps,
+                    variant=chosen,
+                    expected_batch_size=batch,
+                    clipping_threshold=threshold,
+                    noise_scale=noise_scale,
+                    accountant=accountant,
+                    fairness=knobs,
+                    profile_margin=profile_margin,
+                    allow_large_deltas=allow_large_deltas,
+                ),
             )
 
     if compare:

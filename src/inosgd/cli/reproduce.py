@@ -49,15 +49,11 @@ def reproduce_command(
     entered = _entered(experiment, words_if_given(methods), chosen_variants(study, variants), fairness)
     question = f"{asked.question} ({asked.figure})"
     with chosen_workers(backend, jobs, address, continues=True) as workers:
-        found = carry_out(
-            study, entered, seeds, workers, out=out, condition=condition, page=report, question=question
-        )
+        found = carry_out(study, entered, seeds, workers, out=out, condition=condition, page=report, question=question)
     show(found, as_json=as_json)
 
 
-def _entered(
-    experiment: str, methods: list[str] | None, variants: list[str], fairness: Fairness
-) -> list[Entrant]:
+def _entered(experiment: str, methods: list[str] | None, variants: list[str], fairness: Fairness) -> list[Entrant]:
     if methods is not None and experiment != "methods":
         raise InvalidArgumentError(f"methods={','.join(methods)!r}: only the experiment `methods` takes a choice")
     rows = {

@@ -50,7 +50,9 @@ def find_study(
 def _found(text: str, allow_factory: str | None, progress: Progress | None) -> Study:
     path = Path(text)
     if path.suffix.lower() == ".toml" or path.is_file():
-        return study_from(read_study(path, allowed_factory=allow_factory), allowed_factory=allow_factory, progress=progress)
+        return study_from(
+            read_study(path, allowed_factory=allow_factory), allowed_factory=allow_factory, progress=progress
+        )
     if text in STUDIES:
         return STUDIES[text]
     from inosgd.paper.datasets.location import data_folder

@@ -18,8 +18,9 @@ from inosgd.study.study import Study, StudyData, split_of
 class Common:
     """What all trainings of a comparison have in common: all that a report about them needs beside results.
 
-    ``data`` is a keyed digest of the examples, with which nothing about them can be tested without the key. ``owners`` has name, epsilon, delta and number of training examples of each group; ``classes`` the name of each
-    class and the group that holds it, None where that is not one group, or not the same for every seed.
+    ``data`` is a keyed digest of the examples, with which nothing about them can be tested without the key. ``owners``
+    has name, epsilon, delta and number of training examples of each group; ``classes`` the name of each class and the
+    group that holds it, None where that is not one group, or not the same for every seed.
     """
 
     study: str

@@ -61,7 +61,7 @@ class Entrant:
 
 
 def entrants(methods: Sequence[Method], variants: Sequence[str]) -> list[Entrant]:
-    """The methods, those of the paper that treat owners individually once with each of ``variants`` as their planner."""
+    """The methods; those of the paper that treat owners individually once with each of ``variants``."""
     individual = (IDP_SGD, INO_SGD)
     tables = {
         variant: [

@@ -159,7 +159,7 @@ class ResultStore:
         if self.path.exists():
             self._continue()
         if not self.path.exists():
-            self._append(common.to_json())
+            self._append(self.common.to_json())
 
     def add(self, result: Result) -> None:
         """Keep a result, in memory and on disk."""

@@ -166,8 +166,7 @@ class History:
     def _take_header(self, body: Mapping[str, Any]) -> None:
         if body["format"] != LEDGER_FORMAT:
             raise _validate.fail("format", body["format"], f"this version reads ledgers of format {LEDGER_FORMAT}")
-        if body["accountant"] not in ACCOUNTANTS:
-            raise _validate.fail("accountant", body["accountant"], f"choose one of {', '.join(ACCOUNTANTS)}")
+        _validate.one_of(ACCOUNTANTS, accountant=body["accountant"])
         self.accountant, self.plan = body["accountant"], body.get("plan")
         self.table = OwnerTable.from_json(body["owners"])
 
@@ -325,8 +324,7 @@ class Ledger:
             kept: A file for the position after each record that is not of a step: it shows if such a one is lost.
         """
         _validate.whole(1, horizon=horizon)
-        if accountant not in ACCOUNTANTS:
-            raise InvalidArgumentError(f"accountant={accountant!r}: choose one of {', '.join(ACCOUNTANTS)}")
+        _validate.one_of(ACCOUNTANTS, accountant=accountant)
         self._begin(RecordFile.create(path, durable=durable), History(), horizon, kept=kept)
         header = {"kind": "ledger", "format": LEDGER_FORMAT, "accountant": accountant, "owners": table.to_json()}
         self._append({**header, "plan": plan})

@@ -65,7 +65,7 @@ def place(collected: Collected) -> str:
 
 def ino_minus_idp(collected: Collected) -> Mapping[str, Any]:
     """Paired differences of INO-SGD and IDP-SGD with the paper's variant, by stage and measure."""
-    rows = collected.rows[collected.study.variant]
+    rows = collected.rows[collected.study.config.plan.variant]
     found: Mapping[str, Any] = views.differences(rows)["ino-sgd - idp-sgd"]
     return found
 
@@ -105,7 +105,7 @@ def _overall(collected: Collected) -> Check:
 
 
 def _budget_line(collected: Collected) -> Check | None:
-    rows = collected.rows[collected.study.variant]
+    rows = collected.rows[collected.study.config.plan.variant]
     line = views.change_against_budget(rows)["ino-sgd"]["end"]["line"]
     if line is None or len(rows["ino-sgd"][0].epsilons) < 3:
         return None
@@ -114,7 +114,7 @@ def _budget_line(collected: Collected) -> Check | None:
 
 
 def _strongest_budget(collected: Collected) -> Check:
-    rows = collected.rows[collected.study.variant]
+    rows = collected.rows[collected.study.config.plan.variant]
     found = views.differences(rows)["dp-sgd - idp-sgd"]["end"]["overall"]
     return Check(place(collected), found["mean"] < 0 and _significant(found), shown(found))
 
@@ -190,14 +190,14 @@ def _run_time(collected: Collected) -> Check | None:
     """Of networks only: a step of a linear head takes two milliseconds, of which sorting is a visible part."""
     if SETTINGS[collected.study.name].model not in ("PC", "RN", "LS"):
         return None
-    ratio = views.run_time(collected.rows[collected.study.variant]).get("ino-sgd", np.nan)
+    ratio = views.run_time(collected.rows[collected.study.config.plan.variant]).get("ino-sgd", np.nan)
     return Check(place(collected), ratio <= 1.05, f"{ratio:.2f} times")
 
 
 def fair_against_paper(collected: Collected, method: str = "idp-sgd") -> dict[str, Difference]:
     """The default fair plan against the paper's INO-SGD with the paper's variant, paired: overall and worst owner."""
     fair = collected.rows["fair"][fair_entrant(METHODS[method], DEFAULT).label]
-    paper = collected.rows[collected.study.variant]["ino-sgd"]
+    paper = collected.rows[collected.study.config.plan.variant]["ino-sgd"]
     found = views.differences({"fair": fair, "idp-sgd": paper})["fair - idp-sgd"]["end"]
     return {name: Difference(**found[name]) for name in ("overall", "worst")}
 

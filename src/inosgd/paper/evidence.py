@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from inosgd.compare.entrant import Entrant
 from inosgd.compare.comparison import compare, open_store
+from inosgd.compare.entrant import Entrant
 from inosgd.compare.results import Result, ResultStore
 from inosgd.method import IDP_SGD, INO_SGD
 from inosgd.paper.experiments import EXPERIMENTS, fair_entrant, methods

@@ -55,14 +55,14 @@ def _verdicts(everything: Sequence[Collected]) -> str:
 
 
 def _section(collected: Collected) -> str:
-    study, settings = collected.study, collected.study.settings
+    study, plan = collected.study, collected.study.config.plan
     lines = [
         f"## {study.name}, learning rate {collected.learning_rate:g}{' (chosen)' if collected.chosen else ''}",
         "",
-        f"{study.description[0].upper()}{study.description[1:]}. {settings.steps} steps, expected batch "
-        f"{settings.expected_batch_size:g}, mean threshold {settings.clipping_threshold:g}, model "
-        f"{SETTINGS[study.name].model}, {collected.evidence.seeds} seeds; the paper's variant is `{study.variant}`."
-        f"{' Overall accuracy is balanced over classes.' if study.balanced else ''}",
+        f"{study.description[0].upper()}{study.description[1:]}. {plan.steps} steps, expected batch "
+        f"{plan.expected_batch_size:g}, mean threshold {plan.clipping_threshold:g}, model "
+        f"{SETTINGS[study.name].model}, {collected.evidence.seeds} seeds; the paper's variant is `{plan.variant}`."
+        f"{' Overall accuracy is balanced over classes.' if study.evaluation.balanced else ''}",
         "",
         f"Baseline on validation by learning rate: {_tried(collected.tried)}.",
         "",
@@ -86,8 +86,8 @@ def _methods_table(collected: Collected) -> list[str]:
     """By plan; fair plans are held against the paper's INO-SGD, the others against IDP-SGD with the same plan."""
     names = [name for name in collected.rows if name not in (*collected.evidence.experiments, "fair")]
     lines = [line for name in names for line in _table(f"Plan `{name}`", collected.rows[name])]
-    paper = collected.rows[collected.study.variant]["ino-sgd"]
-    label = f"ino-sgd, plan {collected.study.variant}"
+    paper = collected.rows[collected.study.config.plan.variant]["ino-sgd"]
+    label = f"ino-sgd, plan {collected.study.config.plan.variant}"
     return lines + _table("Fair plans", {label: paper, **collected.rows["fair"]}, label)
 
 
@@ -109,9 +109,9 @@ def _table(title: str, rows: Mapping[str, Sequence[Result]], baseline: str = vie
 
 def _stages_table(collected: Collected) -> list[str]:
     """INO-SGD minus IDP-SGD with the paper's variant, over training."""
-    found = views.differences(collected.rows[collected.study.variant])["ino-sgd - idp-sgd"]
+    found = views.differences(collected.rows[collected.study.config.plan.variant])["ino-sgd - idp-sgd"]
     lines = [
-        f"INO-SGD minus IDP-SGD (`{collected.study.variant}`) over training:",
+        f"INO-SGD minus IDP-SGD (`{collected.study.config.plan.variant}`) over training:",
         "",
         "| | overall | worst owner | strictest | strictest's loss |",
         "|---|---|---|---|---|",

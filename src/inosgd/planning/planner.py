@@ -10,13 +10,14 @@ import numpy as np
 from inosgd import _validate
 from inosgd._arrays import FloatArray, IntArray
 from inosgd.accounting import Exposures, epsilons_spent
-from inosgd.errors import InfeasibleError, InvalidArgumentError
+from inosgd.errors import InfeasibleError
 from inosgd.owners import OwnerTable
-from inosgd.plan import Fairness, Phase, Plan, Preferences, Terms
+from inosgd.plan import Phase, Plan, Terms
+from inosgd.plan_config import PlanConfig
 from inosgd.planning.classes import BudgetClasses
-from inosgd.planning.request import Request, Target
+from inosgd.planning.request import Request
 from inosgd.planning.solving import Solution
-from inosgd.planning.variants import VARIANTS
+from inosgd.planning.variants import SOLVERS
 from inosgd.planning.verification import reference_excess, verify_plan
 
 LARGEST_COARSENESS = 1.02
@@ -25,63 +26,38 @@ LARGEST_COARSENESS = 1.02
 
 def make_plan(
     table: OwnerTable,
+    config: PlanConfig,
     *,
-    steps: int,
-    variant: str,
-    expected_batch_size: float | None = None,
-    clipping_threshold: float | None = None,
-    noise_scale: float | None = None,
-    accountant: str = "pld",
-    fairness: Fairness | None = None,
-    profile_margin: float | None = None,
-    allow_large_deltas: bool = False,
     verify: bool = True,
     past: Sequence[Phase] | None = None,
     resting: Collection[str] = (),
 ) -> Plan:
     """A plan that uses every budget as far as its variant allows, and never more.
 
-    Exactly two of ``expected_batch_size``, ``clipping_threshold`` and ``noise_scale`` are given: batch and
-    threshold, and the noise scale follows; or a noise scale with the threshold (``sample``: the batch follows) or
-    with the batch (other variants: the mean threshold follows).
-
     Args:
         table: Owners, budgets and sizes; all of it is public.
-        steps: The number of steps.
-        variant: One of `VARIANTS`.
-        expected_batch_size: The mean of the batch size.
-        clipping_threshold: The mean threshold over all records.
-        noise_scale: The standard deviation of the noise on the sum.
-        accountant: "pld" or "rdp".
-        fairness: The knobs of ``fair`` and ``both``.
-        profile_margin: Keep epsilon at delta / 10, / 100 and / 1000 within (1 + margin) of what a plain Gaussian
-            mechanism with the same budget has there; None limits epsilon at delta alone.
-        allow_large_deltas: Whether a delta may be one over the number of examples or more. Such a delta allows
-            publishing an example whole, and is refused as a mistake unless this is True.
+        config: What is asked for.
         verify: Whether dp-accounting checks the plan too.
         past: Phases that the owners of ``table`` have been through already. They open the plan, and what they cost
-            counts: ``steps`` more are planned with what is left.
+            counts: the rest of ``config.steps`` is planned with what is left.
         resting: Owners that are not sampled any more. Owners without examples never are, and spend nothing.
 
     Guarantee:
-        The plan's ``spent``, of all its phases together, is an upper bound by ``accountant`` and does not exceed any
-        budget; with ``verify``, dp-accounting agrees for every distinct budget (a sample of them where there are more
-        than 200).
+        The plan's ``spent``, of all its phases together, is an upper bound by ``config.accountant`` and does not exceed
+        any budget; with ``verify``, dp-accounting agrees for every distinct budget (a sample of them where there are
+        more than 200).
     """
-    _validate.whole(1, steps=steps)
-    if variant not in VARIANTS:
-        raise InvalidArgumentError(f"variant={variant!r}: choose one of {', '.join(VARIANTS)}")
-    preferences = Preferences(fairness or Fairness(), profile_margin, allow_large_deltas)
-    _check_deltas(table, allow_large_deltas)
-    target = Target(expected_batch_size, clipping_threshold, noise_scale)
-    target.check_for(variant)
+    _check_deltas(table, config.allow_large_deltas)
     rows = _taking_part(table, resting)
     part = _part(table, rows)
-    target.check_against(part)
+    _check_feasible(part, config)
     phases = tuple(past or ())
-    classes = BudgetClasses.of(part, profile_margin, _exposures(phases, rows), accountant)
-    request = Request(classes, steps, target, accountant, preferences, phases, rows)
-    plan = _planned(table, request, variant)
+    classes = BudgetClasses.of(part, config.profile_margin, _exposures(phases, rows), config.accountant)
+    request = Request(config, classes, phases, rows)
+    if not request.steps > 0:
+        stand = config.steps - request.steps
+        raise _validate.fail("steps", config.steps, f"{stand} steps stand already; ask for more, all counted")
+    plan = _planned(table, request)
     return _verified(plan, table, request) if verify else plan
 
 
@@ -91,12 +67,25 @@ def _check_deltas(table: OwnerTable, allow_large: bool) -> None:
         raise _validate.fail("delta", large[0], f"{large[1]}, or allow_large_deltas=True if this is meant")
 
 
-def _planned(table: OwnerTable, request: Request, variant: str) -> Plan:
-    solution = VARIANTS[variant](request)
+def _check_feasible(table: OwnerTable, config: PlanConfig) -> None:
+    """Raise unless the owners of ``table`` could meet what is asked for at all."""
+    if np.isinf(table.epsilons).any():
+        name = table.names[int(np.argmax(table.epsilons))]
+        raise InfeasibleError(f"owner {name!r}: epsilon=inf; plans need a finite budget, so give one", name)
+    batch, records = config.expected_batch_size, int(table.sizes.sum())
+    if batch is not None and not batch <= records:
+        raise InfeasibleError(
+            f"expected_batch_size={batch:g}: the owners have {records} examples in all, and a rate is at most 1; ask "
+            f"for at most {records}"
+        )
+
+
+def _planned(table: OwnerTable, request: Request) -> Plan:
+    solution = SOLVERS[request.config.variant](request)
     terms = _terms(_part(table, request.rows), request, solution)
     phases = (*request.past, Phase(request.steps, _for_all(table, request, terms)))
     spent = _spent(table, phases, request, solution)
-    return Plan(table, phases, variant, request.accountant, spent, request.preferences)
+    return Plan(table, phases, request.accountant, spent, request.config)
 
 
 def _verified(plan: Plan, table: OwnerTable, request: Request) -> Plan:
@@ -104,7 +93,7 @@ def _verified(plan: Plan, table: OwnerTable, request: Request) -> Plan:
     excess = reference_excess(plan)[0]
     if 1 < excess < LARGEST_COARSENESS:
         tighter = replace(request, classes=request.classes.tightened(excess * (1 + 1e-4)))
-        plan = _planned(table, tighter, plan.variant)
+        plan = _planned(table, tighter)
     if excess > 1:
         verify_plan(plan)
     return plan
@@ -121,10 +110,10 @@ def _spent(table: OwnerTable, phases: tuple[Phase, ...], request: Request, solut
 
 def _terms(table: OwnerTable, request: Request, solution: Solution) -> Terms:
     inverse_multipliers = 1 / solution.multipliers[request.classes.of_owner]
-    noise_scale = request.target.noise_scale
+    noise_scale = request.config.noise_scale
     if noise_scale is None:
         mean = float(np.average(inverse_multipliers, weights=table.sizes))
-        noise_scale = (request.target.clipping_threshold or 0.0) / mean
+        noise_scale = (request.config.clipping_threshold or 0.0) / mean
     # One part in 10^12 to the private side: a quotient that rounds up would undo a certified multiplier.
     thresholds = noise_scale * inverse_multipliers * (1 - 1e-12)
     return Terms.for_owners(table, solution.rates[request.classes.of_owner], thresholds, noise_scale)

@@ -21,8 +21,9 @@ from scipy.optimize import brentq
 from inosgd._arrays import FloatArray
 from inosgd.accounting import Exposures, epsilons
 from inosgd.errors import InfeasibleError
+from inosgd.plan_config import VARIANTS
 from inosgd.planning.classes import BudgetClasses
-from inosgd.planning.request import Request, Target
+from inosgd.planning.request import Request
 from inosgd.planning.shares import fair_rates
 from inosgd.planning.solving import (
     LARGEST_MULTIPLIER,
@@ -58,9 +59,9 @@ def scale(request: Request) -> Solution:
 
 def sample(request: Request) -> Solution:
     """One noise multiplier for all, and the rate that each class allows at it."""
-    target = request.target
-    if target.noise_scale is not None and target.clipping_threshold is not None:
-        return _sample_for_noise(request, target.noise_scale / target.clipping_threshold)
+    noise_scale, threshold = request.config.noise_scale, request.config.clipping_threshold
+    if noise_scale is not None and threshold is not None:
+        return _sample_for_noise(request, noise_scale, threshold)
     return _sample_for_batch(request)
 
 
@@ -83,13 +84,9 @@ def fair(request: Request) -> Solution:
     return _evaluated(request, solution.rates, solution.multipliers * np.maximum(signal / cap, 1.0))
 
 
-VARIANTS: dict[str, Callable[[Request], Solution]] = {
-    "uniform": uniform,
-    "sample": sample,
-    "scale": scale,
-    "both": both,
-    "fair": fair,
-}
+SOLVERS: dict[str, Callable[[Request], Solution]] = dict(
+    zip(VARIANTS, (uniform, sample, scale, both, fair), strict=True)
+)
 
 
 def _with_multipliers(request: Request, rates: FloatArray) -> Solution:
@@ -147,18 +144,18 @@ def _within_deltas(
     return np.concatenate([accumulate(part) for part in np.split(values, starts)])
 
 
-def _sample_for_noise(request: Request, multiplier: float) -> Solution:
+def _sample_for_noise(request: Request, noise_scale: float, threshold: float) -> Solution:
     """The largest rates at a given noise; refused where they do not even add up to one example per step."""
-    classes, target = request.classes, request.target
+    classes, multiplier = request.classes, noise_scale / threshold
     if multiplier >= SMALLEST_MULTIPLIER:
         solution = solve_rates(classes, multiplier, request.steps, request.accountant)
         if np.dot(solution.rates, classes.records) >= 1:
             return solution
-    one_example = replace(request, target=Target(1.0, target.clipping_threshold, None))
-    enough = float(_sample_for_batch(one_example).multipliers[0]) * (target.clipping_threshold or 0.0)
+    one_example = replace(request.config, expected_batch_size=1.0, noise_scale=None)
+    enough = float(_sample_for_batch(replace(request, config=one_example)).multipliers[0]) * threshold
     owner = classes.names[int(np.argmin(classes.epsilons))]
     raise InfeasibleError(
-        f"noise_scale={target.noise_scale:g}: owner {owner!r} and the others can hardly be sampled at all with so "
+        f"noise_scale={noise_scale:g}: owner {owner!r} and the others can hardly be sampled at all with so "
         f"little noise; give a noise scale of at least {enough:.3g}, where one example per step is allowed",
         owner=owner,
     )

@@ -24,7 +24,6 @@ the data. Where they are, use the Rényi accountant: its sums remain bounds if l
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -38,7 +37,8 @@ from inosgd.files import sha256
 from inosgd.ledger.ledger import Ledger, widened
 from inosgd.ledger.records import Position
 from inosgd.owners import Budget, OwnerTable
-from inosgd.plan import Fairness, Phase, Plan, Preferences
+from inosgd.plan import Phase, Plan
+from inosgd.plan_config import PlanConfig
 from inosgd.planning import make_plan
 from inosgd.runs.checkpoint import Checkpoint, read_checkpoint
 from inosgd.runs.files import put
@@ -62,42 +62,6 @@ class Changes:
     budgets: Mapping[str, Budget] = field(default_factory=dict)
     sizes: Mapping[str, int] = field(default_factory=dict)
     withdrawn: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class PlanSettings:
-    """How to plan the remaining steps; None takes what the current plan has.
-
-    Attributes:
-        steps: The number of all steps, those already taken included.
-        variant: One of `inosgd.planning.VARIANTS`.
-        expected_batch_size: The mean of the batch size.
-        clipping_threshold: The mean threshold over all records.
-        fairness: The knobs of ``fair`` and ``both``.
-        profile_margin: As in `inosgd.make_plan`; ``math.inf`` lifts a limit that the current plan has.
-        allow_large_deltas: As in `inosgd.make_plan`.
-        verify: Whether dp-accounting checks the plan too.
-    """
-
-    steps: int | None = None
-    variant: str | None = None
-    expected_batch_size: float | None = None
-    clipping_threshold: float | None = None
-    fairness: Fairness | None = None
-    profile_margin: float | None = None
-    allow_large_deltas: bool | None = None
-    verify: bool = True
-
-    def preferences(self, current: Plan) -> Preferences:
-        """What the current plan was asked for, except where these settings say otherwise."""
-        asked, margin, allow_large = current.preferences, self.profile_margin, self.allow_large_deltas
-        if margin is None:
-            margin = asked.profile_margin
-        return Preferences(
-            asked.fairness if self.fairness is None else self.fairness,
-            None if margin == math.inf else margin,
-            asked.allow_large_deltas if allow_large is None else allow_large,
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,17 +95,24 @@ class Proposal(ArrayValue):
     position: Position
 
 
-def propose(run: RunFolder, changes: Changes, settings: PlanSettings | None = None) -> Proposal:
+def propose(run: RunFolder, changes: Changes, config: PlanConfig | None = None, *, verify: bool = True) -> Proposal:
     """What follows from ``changes``; nothing is changed, and no lock is needed.
 
     A budget that stands unanswered, because training was stopped over it, is asked for again unless ``changes`` says
     otherwise. Steps that were recorded after the last checkpoint are given up: their outcome is lost.
 
+    Args:
+        run: What is being trained.
+        changes: What owners ask for.
+        config: How to plan the remaining steps; by default as ``run.plan()`` was asked for. ``steps`` counts all steps,
+            those that stand included.
+        verify: Whether dp-accounting checks the plan too.
+
     Raises:
-        InvalidArgumentError: If ``changes`` or ``settings`` make no sense for this run.
+        InvalidArgumentError: If ``changes`` or ``config`` make no sense for this run.
         UnknownOwnerError: If an owner withdraws that the ledger does not have.
     """
-    ledger, settings = run.read_ledger(), settings or PlanSettings()
+    ledger = run.read_ledger()
     table = changed_table(ledger, changes)
     past = _Past(ledger, table)
     step = _last_allowed_step(run, past)
@@ -150,8 +121,11 @@ def propose(run: RunFolder, changes: Changes, settings: PlanSettings | None = No
     if step < ledger.released:
         return past.proposal("stop", _released_reason(past), ledger.steps)
     current = run.plan()
+    config = config or current.config
+    if config is None:
+        raise InvalidArgumentError("config=None: the plan of the run was made by hand and holds none; give one")
     try:
-        plan, resting = _plan_from(past, step, current, settings)
+        plan, resting = _plan_from(past, step, current, config, verify)
     except InfeasibleError as error:
         return past.proposal("stop", f"no plan exists for what is left: {error}", ledger.steps)
     action = "continue" if step == ledger.steps else "roll back"
@@ -286,58 +260,30 @@ def _is_whole(checkpoint: Checkpoint) -> bool:
     return True
 
 
-def _plan_from(past: _Past, step: int, current: Plan, settings: PlanSettings) -> tuple[Plan, tuple[str, ...]]:
+def _plan_from(past: _Past, step: int, current: Plan, config: PlanConfig, verify: bool) -> tuple[Plan, tuple[str, ...]]:
     """The plan whose first ``step`` steps stand, and the owners that rest in what comes after."""
-    steps = current.steps if settings.steps is None else settings.steps
-    if steps < step:
-        raise _validate.fail("steps", steps, f"{step} steps stand; ask for as many or more, all counted")
-    phases, spent = past.phases(step), past.spent(step)
-    if steps == step:
-        return replace(current, table=past.table, phases=phases, spent=spent), ()
-    shares = np.where(past.table.sizes > 0, spent / past.table.epsilons, 0.0)
+    if config.steps < step:
+        raise _validate.fail("steps", config.steps, f"{step} steps stand; ask for as many or more, all counted")
+    table, phases, spent = past.table, past.phases(step), past.spent(step)
+    if config.steps == step:
+        return replace(current, table=table, phases=phases, spent=spent, config=config), ()
+    shares = np.where(table.sizes > 0, spent / table.epsilons, 0.0)
     rests = shares > 1 - LEAST_LEFT
     while True:
-        resting = tuple(name for name, rest in zip(past.table.names, rests, strict=True) if rest)
+        resting = tuple(name for name, rest in zip(table.names, rests, strict=True) if rest)
+        asked = _for_examples(config, sum(size for name, _, size in table if name not in resting))
         try:
-            return _planned(past.table, phases, steps - step, current, settings, resting), resting
+            return make_plan(table, asked, verify=verify, past=phases, resting=resting), resting
         except InfeasibleError as error:
-            if error.owner is None or shares[past.table.names.index(error.owner)] == 0:
+            if error.owner is None or shares[table.names.index(error.owner)] == 0:
                 raise
-            rests = rests | (shares >= shares[past.table.names.index(error.owner)])
+            rests = rests | (shares >= shares[table.names.index(error.owner)])
 
 
-def _planned(
-    table: OwnerTable,
-    past: tuple[Phase, ...],
-    steps: int,
-    current: Plan,
-    settings: PlanSettings,
-    resting: tuple[str, ...],
-) -> Plan:
-    last, preferences = current.phases[-1].terms, settings.preferences(current)
-    taking_part = sum(size for name, _, size in table if name not in resting)
-    threshold = settings.clipping_threshold or _mean_threshold(current)
-    return make_plan(
-        table,
-        steps=steps,
-        variant=settings.variant or current.variant,
-        expected_batch_size=min(settings.expected_batch_size or last.expected_batch_size, max(taking_part, 1)),
-        clipping_threshold=threshold,
-        accountant=current.accountant,
-        fairness=preferences.fairness,
-        profile_margin=preferences.profile_margin,
-        allow_large_deltas=preferences.allow_large_deltas,
-        verify=settings.verify,
-        past=past,
-        resting=resting,
-    )
-
-
-def _mean_threshold(plan: Plan) -> float:
-    """The mean threshold of the last phase over the records that take part in it."""
-    terms = plan.phases[-1].terms
-    weights = np.where(terms.sampling_rates > 0, plan.table.sizes, 0)
-    return float(np.average(terms.clipping_thresholds, weights=weights))
+def _for_examples(config: PlanConfig, examples: int) -> PlanConfig:
+    """The same with an expected batch of no more than the ``examples`` that take part."""
+    batch = config.expected_batch_size
+    return config if batch is None else replace(config, expected_batch_size=min(batch, max(examples, 1)))
 
 
 def _released_reason(past: _Past) -> str:

@@ -9,7 +9,7 @@ from inosgd.data.tables import closest
 from inosgd.errors import InvalidArgumentError
 from inosgd.importance import StepTail
 from inosgd.method import METHODS
-from inosgd.planning.request import Target
+from inosgd.plan_config import PlanConfig
 from inosgd.study.encoding import NUMBERS
 from inosgd.study.features import CategoricalFeature, NumericFeature, TextFeature
 from inosgd.study.models import BUILT_IN, FACTORY, OWN_MODEL, argument_names
@@ -192,7 +192,13 @@ def _target_problems(training: TrainingSection, variant: str) -> Iterator[Proble
             yield Problem("training.steps", ABSENT, fix)
         return
     try:
-        Target(*sizes, training.noise_scale).check_for(variant)
+        PlanConfig(
+            steps=training.steps,
+            variant=variant,
+            expected_batch_size=training.expected_batch_size,
+            clipping_threshold=training.clipping_threshold,
+            noise_scale=training.noise_scale,
+        )
     except InvalidArgumentError as error:
         given = ("expected_batch_size", "clipping_threshold", "noise_scale")
         missing = [key for key in given if getattr(training, key) is None]

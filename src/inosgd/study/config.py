@@ -6,7 +6,7 @@ import dataclasses
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import nn
@@ -64,19 +64,19 @@ class TrainingConfig:
                 f"plan.variant={self.plan.variant!r}: the method plans by {self.method.variant!r}; give both the same"
             )
 
-    def by(self, method: Method, fairness: Fairness | None = None) -> Self:
+    def by(self, method: Method, fairness: Fairness | None = None) -> TrainingConfig:
         """The same with another method, which brings its variant, and other knobs of fair plans if they are given."""
         plan = dataclasses.replace(self.plan, variant=method.variant, fairness=fairness or self.plan.fairness)
         return dataclasses.replace(self, method=method, plan=plan)
 
-    def changed(self, changes: Mapping[str, Any]) -> Self:
+    def changed(self, changes: Mapping[str, Any]) -> TrainingConfig:
         """The same with other values, named by the keys that they have in the training section of a study file."""
         config = self
         for key, value in changes.items():
             config = _CHANGES[key](config, value) if key in _CHANGES else config._with_plan(**{key: value})
         return config
 
-    def _with_plan(self, **changes: Any) -> Self:
+    def _with_plan(self, **changes: Any) -> TrainingConfig:
         return dataclasses.replace(self, plan=dataclasses.replace(self.plan, **changes))
 
     def to_json(self) -> dict[str, Any]:

@@ -216,9 +216,7 @@ def save_outcome(
 ) -> Outcome:
     """Judge the model by held-out examples and save it with its card in ``folder``; see `inosgd.models.saved`."""
     evaluation = _judged(prepared, model, steps)
-    description = describe(
-        prepared.study, prepared.data, table=table, spent=spent, steps=steps, evaluation=evaluation
-    )
+    description = describe(prepared.study, prepared.data, table=table, spent=spent, steps=steps, evaluation=evaluation)
     save_model(folder, model, description, announce)
     return Outcome(folder, steps, table, spent, evaluation)
 
@@ -267,5 +265,3 @@ def _keep(run: RunFolder, evaluation: Evaluation | None) -> None:
     """Add an evaluation to the metrics."""
     if evaluation is not None:
         run.add_metrics(evaluation.step, {key: each for key, each in evaluation.to_json().items() if key != "step"})
-
-

@@ -18,7 +18,7 @@ from inosgd.randomness import RandomSource
 from inosgd.study.description import describe
 from inosgd.tuning.candidates import Candidate
 from inosgd.tuning.pricing import Priced
-from inosgd.tuning.trials import RANKINGS, Trial, TrialTask, trial_data, run_trial
+from inosgd.tuning.trials import RANKINGS, Trial, TrialTask, run_trial, trial_data
 
 GUARANTEE = (
     "The settings of this model were chosen on the private examples: a secret random number of trainings was carried "
