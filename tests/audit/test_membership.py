@@ -12,9 +12,9 @@ from inosgd.audit.drawing import roc_picture
 from inosgd.audit.membership import Attacked, _bound, attack, verdict
 from inosgd.audit.practice import Practice, honest
 from inosgd.audit.shadow import ShadowTask, membership, train_shadows
-from inosgd.models import perceptron
-from inosgd.study.study import Settings, Study, StudyData, split_by_class
+from inosgd.study.study import StudyData, split_by_class
 from tests.audit import tiny
+from tests.studies import perceptron_study
 
 SUBJECTS = subjects_of(tiny.PLAN, tiny.DATA)
 
@@ -22,7 +22,7 @@ SUBJECTS = subjects_of(tiny.PLAN, tiny.DATA)
 def _experiment(effect: float, models: int = 160, seed: int = 0):
     """Confidences that membership moves by ``effect`` standard deviations: a Gaussian mechanism for every example."""
     rng = np.random.default_rng(seed)
-    members = rng.random((models, len(tiny.DATA.targets))) < 0.5
+    members = rng.random((models, len(tiny.DATA.examples))) < 0.5
     return rng.normal(size=members.shape) + effect * members, members
 
 
@@ -69,20 +69,20 @@ def _meaningless(seed: int) -> StudyData:
     """Labels that nothing explains: what a model knows of them it knows by heart."""
     rng = np.random.default_rng(5)
     inputs, labels = rng.normal(size=(60, 40)).astype(np.float32), rng.integers(0, 2, 60)
-    return split_by_class(inputs, labels, np.arange(60) % 2, tiny.BUDGETS, 0)
+    return split_by_class(inputs, labels, np.arange(60) % 2, tiny.BUDGETS, ("0", "1"), 0)
 
 
 def test_lira_catches_trainings_without_noise_and_an_owner_without_clipping():
     """80 targets. The strict owner's advantage may be 0.17; at least 0.3 and 0.28 are proved of the two defects."""
-    settings = Settings(steps=40, expected_batch_size=12, clipping_threshold=0.5, learning_rate=3.0)
-    study = Study("meaningless", "", settings, _meaningless, lambda seed: perceptron(40, 2, seed=seed))
+    asked = {"steps": 40, "expected_batch_size": 12, "clipping_threshold": 0.5}
+    study = perceptron_study("meaningless", _meaningless, 40, 2, rate=3.0, **asked)
     data, numbers = _meaningless(0), tuple(range(160))
     plan = make_plan(
         data.owners.table,
-        PlanConfig(steps=40, expected_batch_size=12, clipping_threshold=0.5, variant="sample"),
+        PlanConfig(variant="sample", **asked),
         verify=False,
     )
-    members = np.stack([membership(0, number, len(data.targets)) for number in numbers])
+    members = np.stack([membership(0, number, len(data.examples)) for number in numbers])
 
     def audited(practice: Practice) -> list[Attacked]:
         confidences = train_shadows(ShadowTask(study, practice, 0, numbers))

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import torch
 from torch import nn
@@ -25,23 +27,23 @@ def test_stacked_and_serial_models_agree():
     stacked = train_shadows(ShadowTask(tiny.STUDY, practice, 0, (0, 1)))
 
     class Hidden(nn.Module):  # the same perceptron, not recognised as one
-        def __init__(self, seed: int) -> None:
+        def __init__(self, data, seed: int) -> None:
             super().__init__()
-            self.inner = tiny.STUDY.model(seed)
+            self.inner = tiny.STUDY.model(data, seed)
 
         def forward(self, inputs: torch.Tensor) -> torch.Tensor:
             return self.inner(inputs)
 
-    study = type(tiny.STUDY)(**{**tiny.STUDY.__dict__, "model": Hidden})
+    study = dataclasses.replace(tiny.STUDY, model=Hidden)
     serial = train_shadows(ShadowTask(study, practice, 0, (0, 1)))
     np.testing.assert_allclose(stacked, serial, atol=1e-4)
 
 
 def test_outputs_are_of_the_evaluation_mode_and_the_mode_is_put_back():
     model = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2)).train()
-    first = outputs_of(model, tiny.DATA.inputs, at_once=5)
-    assert torch.equal(first, outputs_of(model, tiny.DATA.inputs, at_once=50)) or torch.allclose(
-        first, outputs_of(model, tiny.DATA.inputs)
+    first = outputs_of(model, tiny.DATA.examples.inputs, at_once=5)
+    assert torch.equal(first, outputs_of(model, tiny.DATA.examples.inputs, at_once=50)) or torch.allclose(
+        first, outputs_of(model, tiny.DATA.examples.inputs)
     )
     assert model.training
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
-from inosgd import INO_SGD, Budget, PlanConfig, make_plan
+from inosgd import INO_SGD, Budget, make_plan
 from inosgd.audit.canary import Game, Played, findings, play_task, tasks_of
 from inosgd.audit.practice import Practice, honest
-from inosgd.models import perceptron
 from inosgd.plan import Plan
-from inosgd.study.study import Settings, Study, StudyData, split_by_class
+from inosgd.study.study import StudyData, split_by_class
+from tests.studies import perceptron_study
 
 BUDGETS = {"strict": Budget(epsilon=2.0, delta=1e-5), "liberal": Budget(epsilon=8.0, delta=1e-5)}
 
@@ -19,32 +21,17 @@ def split(seed: int) -> StudyData:
     rng = np.random.default_rng(3)
     labels = np.arange(60) % 2
     inputs = (rng.normal(size=(60, 4)) + labels[:, None]).astype(np.float32)
-    return split_by_class(inputs, labels, labels, BUDGETS, 0)
+    return split_by_class(inputs, labels, labels, BUDGETS, ("0", "1"), 0)
 
 
-STUDY = Study(
-    name="tiny",
-    description="two blobs",
-    settings=Settings(steps=6, expected_batch_size=24, clipping_threshold=0.5, learning_rate=0.5),
-    split=split,
-    model=lambda seed: perceptron(4, 3, 2, seed=seed),
-)
+STUDY = perceptron_study("two blobs", split, 4, 3, 2, rate=0.5, steps=6, expected_batch_size=24, clipping_threshold=0.5)
 
 DATA = split(0)
 
 
 def plan_for(variant: str = "sample", table=None) -> Plan:
-    settings = STUDY.settings
-    return make_plan(
-        DATA.owners.table if table is None else table,
-        PlanConfig(
-            steps=settings.steps,
-            expected_batch_size=settings.expected_batch_size,
-            clipping_threshold=settings.clipping_threshold,
-            variant=variant,
-        ),
-        verify=False,
-    )
+    config = dataclasses.replace(STUDY.config.plan, variant=variant)
+    return make_plan(DATA.owners.table if table is None else table, config, verify=False)
 
 
 PLAN = plan_for()

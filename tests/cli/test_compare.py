@@ -7,8 +7,9 @@ import stat
 
 import pytest
 
-from inosgd import Plan
+from inosgd.compare.results import read_results
 from inosgd.method import METHODS
+from tests.study.writers import table_text, write_study
 
 QUICK = ("compare", "--steps", 6, "--seeds", 2, "--jobs", 1, "--no-report")
 
@@ -21,68 +22,90 @@ def report(inosgd, tmp_path):
 
 
 def test_json_has_what_every_owner_gets(report):
-    assert list(report["methods"]) == list(METHODS)
-    for method in report["methods"].values():
-        assert 0 <= method["worst"]["mean"] <= method["overall"]["mean"] + 0.5
-        for owner in ("digits 0-4", "digits 5-9"):
-            assert set(method["owners"][owner]) >= {"mean", "sd", "loss"}
-            assert 0 < method["spent"][owner] <= method["allowed"][owner]
-            assert method["group"][owner]["1"] == pytest.approx(method["spent"][owner], rel=1e-3)
-            assert method["group"][owner]["10"] > method["group"][owner]["2"] > method["group"][owner]["1"]
-    assert report["methods"]["ino-sgd"]["variant"] == "sample"
-    assert report["methods"]["ino-sgd-fair"]["variant"] == "fair"
+    assert list(report["summary"]) == list(METHODS)
+    for label, row in report["summary"].items():
+        assert 0 <= row["worst"]["mean"] <= row["overall"]["mean"] + 0.5
+        for name in ("digits 0-4", "digits 5-9"):
+            owner, group = row["owners"][name], report["group"][label][name]
+            assert set(owner) >= {"mean", "sd", "loss"}
+            assert 0 < owner["spent"] <= owner["epsilon"]
+            assert group["1"] == pytest.approx(owner["spent"], rel=1e-3)
+            assert group["10"] > group["2"] > group["1"]
+    assert report["summary"]["ino-sgd"]["variant"] == "sample"
+    assert report["summary"]["ino-sgd-fair"]["variant"] == "fair"
+    assert "not to be published" in report["not_a_release"]
 
 
-def test_the_run_folder_is_complete(report, tmp_path):
+def test_the_folder_is_complete_and_private(report, tmp_path):
     folder = tmp_path / "run"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
     assert json.loads((folder / "summary.json").read_text())["verdict"] == report["verdict"]
-    config = json.loads((folder / "config.json").read_text())
-    assert config["settings"]["steps"] == 6
-    assert config["seeds"] == [0, 1]
-    run = folder / "ino-sgd" / "seed-1"
-    plan = Plan.from_json((run / "plan.json").read_text())
-    assert plan.steps == 6
-    ledger = [json.loads(line) for line in (run / "ledger.jsonl").read_text().splitlines()]
-    assert [entry["step"] for entry in ledger if "step" in entry] == list(range(6))
-    curve = json.loads((run / "metrics.json").read_text())
-    assert curve[-1]["step"] == 6
-    assert set(curve[-1]["owners"]) == {"digits 0-4", "digits 5-9"}
-    assert not list(tmp_path.glob(".*partial"))
+    common, results = read_results(folder / "results.jsonl")
+    assert common.config["plan"]["steps"] == 6
+    assert {(result.entrant["label"], result.seed) for result in results} == {
+        (label, seed) for label in METHODS for seed in (0, 1)
+    }
+    assert all(result.final.step == 6 for result in results)
 
 
 def test_the_same_seeds_give_the_same_numbers(report, inosgd):
     again = json.loads(inosgd(*QUICK, "--json", "--out", "again").out)
-    assert again["methods"] == report["methods"]
+    assert untimed(again) == untimed(report)
 
 
-def test_processes_do_not_change_what_is_written(report, inosgd, tmp_path):
+def untimed(report):
+    """Everything about every method but how long it took."""
+    return {label: {**row, "seconds_per_step": 0.0} for label, row in report["summary"].items()}
+
+
+def test_processes_do_not_change_what_is_found(report, inosgd):
     quick = [2 if word == 1 else word for word in QUICK]
     parallel = json.loads(inosgd(*quick, "--json", "--out", "parallel").out)
-    assert parallel["methods"] == report["methods"]
-    files = sorted(path.relative_to(tmp_path / "run") for path in (tmp_path / "run").rglob("*") if path.is_file())
-    for file in files:
-        same = (tmp_path / "parallel" / file).read_bytes() == (tmp_path / "run" / file).read_bytes()
-        assert same or file.name == "summary.json", file  # which names its folder
+    assert untimed(parallel) == untimed(report)
 
 
 def test_the_table_says_it_in_words(inosgd):
-    outcome = inosgd(*QUICK, "--methods", "idp-sgd,ino-sgd", "--variant", "scale", "--accountant", "rdp")
+    outcome = inosgd(*QUICK, "--methods", "idp-sgd,ino-sgd", "--variants", "scale", "--accountant", "rdp")
     assert outcome.code == 0
     for words in (
         "idp-sgd",
         "worst owner",
         "ε spent",
-        "all of them together",
+        "of all together",
         "serves its worst-off owner best",
     ):
         assert words in outcome.out
-    assert "Run folder: runs/compare-digits-" in outcome.out
+    assert "Results: runs/compare-digits-" in outcome.out
 
 
 def test_other_studies(inosgd):
-    outcome = inosgd(*QUICK, "--study", "breast-cancer", "--methods", "dp-sgd", "--json", "--out", "run")
-    assert set(json.loads(outcome.out)["methods"]["dp-sgd"]["owners"]) == {"malignant", "benign"}
+    outcome = inosgd("compare", "breast-cancer", *QUICK[1:], "--methods", "dp-sgd", "--json", "--out", "run")
+    assert set(json.loads(outcome.out)["summary"]["dp-sgd"]["owners"]) == {"malignant", "benign"}
+
+
+def test_a_study_file(inosgd, tmp_path):
+    """One's own data, with what is special about them: every method trains the file's own model on its own split."""
+    write_study(tmp_path, ("[training]\n", '[training]\naccountant = "rdp"\n'))
+    quick = ("compare", "study.toml", "--steps", 4, "--seeds", 2, "--jobs", 1)
+    outcome = inosgd(*quick, "--json", "--out", "run")
+    assert outcome.code == 0, outcome.err
+    found = json.loads(outcome.out)
+    assert list(found["summary"]) == list(METHODS)
+    assert set(found["summary"]["dp-sgd"]["owners"]) == {"hospital_a", "hospital_b", "clinic"}
+    assert "eyes of the holder" in " ".join(outcome.err.split())
+    assert "study" in (tmp_path / "run" / "report.html").read_text()
+    assert not traces(tmp_path / "run", table_text())
+    table = (tmp_path / "cases.csv").read_text()
+    (tmp_path / "cases.csv").write_text(table.replace("yes", "no", 1))
+    changed = inosgd(*quick, "--out", "run")
+    assert changed.code == 2
+    assert "other settings or data" in changed.err.replace("\n", " ")
+
+
+def traces(folder, text):
+    """Rows of a table that are somewhere in a folder."""
+    written = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    return [line for line in text.splitlines()[1:] if line.encode() in written]
 
 
 @pytest.mark.parametrize(
@@ -90,12 +113,11 @@ def test_other_studies(inosgd):
     [
         (("--methods", "sgd"), "method='sgd': choose one of dp-sgd"),
         (("--methods", ","), "name at least one"),
-        (("--variant", "best"), "variant='best': choose one of uniform"),
+        (("--variants", "best"), "variants='best': choose one of uniform"),
         (("--seeds", "0"), "seeds=0"),
         (("--steps", "-3"), "steps=-3"),
         (("--accountant", "guess"), "accountant='guess'"),
-        (("--study", "cats"), "study='cats': choose one of digits"),
-        (("--out", "."), "already exists"),
+        (("cats",), "STUDY='cats': there is no such study file, nor a study of that name"),
     ],
 )
 def test_bad_requests_end_in_one_error_and_leave_nothing(inosgd, tmp_path, arguments, words):
@@ -106,19 +128,21 @@ def test_bad_requests_end_in_one_error_and_leave_nothing(inosgd, tmp_path, argum
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
-def test_a_failure_in_the_middle_leaves_nothing(inosgd, tmp_path, monkeypatch):
+def test_a_failure_in_the_middle_names_it_and_keeps_the_others(inosgd, tmp_path, monkeypatch):
     from inosgd.compare import comparison
     from inosgd.errors import InosgdError
 
-    def fail(*_, **__):
-        raise InosgdError("the model caught fire")
+    def fail(study, data, entrant, seed):
+        if entrant.label == "ino-sgd":
+            raise InosgdError("the model caught fire")
+        return train_once(study, data, entrant, seed)
 
+    train_once = comparison.train_once
     monkeypatch.setattr(comparison, "train_once", fail)
-    for where in (("--out", "run"), ()):  # a folder of the user's, and the default one in runs/
-        outcome = inosgd(*QUICK, *where)
-        assert outcome.code == 2
-        assert "caught fire" in outcome.err
-        assert list(tmp_path.iterdir()) == []
+    outcome = inosgd(*QUICK, "--out", "run")
+    assert outcome.code == 2
+    assert "caught fire" in outcome.err
+    assert len(read_results(tmp_path / "run" / "results.jsonl")[1]) == 6
 
 
 def test_version(inosgd):

@@ -25,7 +25,7 @@ def folder(made, tmp_path):
 
 
 def test_compare_ends_in_a_report(inosgd, tmp_path):
-    outcome = inosgd(*COMPARE, "--out", "run")
+    outcome = inosgd(*COMPARE, "--condition", "--out", "run")
     assert "Report: run/report.html" in outcome.out
     text = (tmp_path / "run" / "report.html").read_text()
     assert "The condition of Thm. 3.1" in text
@@ -36,7 +36,7 @@ def test_compare_ends_in_a_report(inosgd, tmp_path):
 def test_compare_without_a_report(inosgd, tmp_path):
     assert inosgd(*COMPARE, "--out", "run", "--no-report").code == 0
     names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert names == {"config.json", "summary.json", "ino-sgd"}
+    assert names == {"data.key", "results.jsonl", "summary.json"}
 
 
 def test_a_report_that_fails_takes_nothing_with_it(folder, monkeypatch, capsys):
@@ -65,7 +65,7 @@ def test_figures_without_a_page(inosgd, folder, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("nothing-here",), "give a folder of inosgd compare, reproduce or train"),
+        (("nothing-here",), "give a folder of inosgd compare or train"),
         (("run", "run"), "with several runs say where the page goes"),
         (("run", "--figures", "f", "--formats", "gif"), "'gif' is not one of svg, png, pdf"),
         (("run", "--row", "sgd"), "'sgd' is not one of idp-sgd; ino-sgd"),

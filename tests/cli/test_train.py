@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 from inosgd.accounting.reference import reference_epsilon
 from inosgd.cli.ledger import _differences
 from inosgd.runs.folder import RunFolder
+from inosgd.study.from_file import study_from
 from inosgd.study.reading import read_study
 from inosgd.study.running import begin_training, create_run, finish, prepare
 from inosgd.training import train_step
@@ -304,7 +305,7 @@ def test_bad_changes_end_in_one_error(inosgd, tmp_path, finished_run, arguments,
 @pytest.fixture(scope="module")
 def finished_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
-    prepared = prepare(read_study(write_study(folder)), seed=None)
+    prepared = prepare(study_from(read_study(write_study(folder))))
     run = create_run(folder / "run", prepared)
     with run.lock():
         finish(run, prepared, begin_training(run, prepared), every=4)

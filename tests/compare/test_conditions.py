@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
 
 import pytest
@@ -16,8 +15,7 @@ from inosgd.paper.registry import study_of
 
 def tiny(name: str, data_set: str):
     study = study_of(name, "laptop", partial(synthetic, ASSIGNMENTS[name.split("-")[0]], data_set))
-    settings = dataclasses.replace(study.settings, steps=4, expected_batch_size=20.0)
-    return dataclasses.replace(study, settings=settings)
+    return study.changed({"steps": 4, "expected_batch_size": 20.0})
 
 
 def test_the_strict_owner_against_the_liberal_one():

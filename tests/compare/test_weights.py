@@ -9,7 +9,8 @@ from inosgd.compare.entrant import Entrant
 from inosgd.compare.weights import held_out_weights, weights_along
 from inosgd.method import IDP_SGD, INO_SGD
 from inosgd.paper.experiments import methods
-from inosgd.planning import PlanConfig, make_plan
+from inosgd.plan_config import PlanConfig
+from inosgd.planning import make_plan
 from inosgd.training import Trainer
 from tests.compare.test_conditions import tiny
 
@@ -35,8 +36,8 @@ def test_who_is_learnt_loses_importance(method):
     data = study.split(0)
     settings = {"steps": 4, "expected_batch_size": 20.0, "clipping_threshold": 0.2, "accountant": "rdp"}
     plan = make_plan(data.owners.table, PlanConfig(variant="uniform", **settings))
-    trainer = Trainer(plan, data.owners, (data.inputs, data.targets), lambda *_: None, Entrant("x", method).method)
-    learnt = np.where(data.held_out_groups == 1, 0.1, 3.0) + 1e-6 * np.arange(len(data.held_out_groups))
+    trainer = Trainer(plan, data.owners, data.examples, lambda *_: None, Entrant("x", method).method)
+    learnt = np.where(data.held_out.groups == 1, 0.1, 3.0) + 1e-6 * np.arange(len(data.held_out.groups))
     found = held_out_weights(trainer, data, learnt)
     assert found["fish"] == pytest.approx(1.0)
     assert found["vehicles"] == pytest.approx(0.5 if method is INO_SGD else 1.0, abs=0.02)

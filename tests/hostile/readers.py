@@ -182,12 +182,13 @@ def _index(path: Path) -> None:
 @cache
 def saved_model() -> dict[str, bytes]:
     """The files of a model that a study trained."""
+    from inosgd.study.from_file import study_from
     from inosgd.study.running import begin_training, create_run, finish, prepare
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         study = write_study(folder, ("steps = 12", "steps = 2"))
-        prepared = prepare(read_study(study), seed=1)
+        prepared = prepare(study_from(read_study(study)))
         run = create_run(folder / "run", prepared)
         with run.lock():
             finish(run, prepared, begin_training(run, prepared), every=2)

@@ -20,24 +20,18 @@ from typer.testing import CliRunner
 
 from inosgd.cli import app
 from inosgd.cli.report import report_at_end
+from inosgd.cli.studies import study_of_run
 from inosgd.errors import CheckpointError, InosgdError, InvalidArgumentError, LedgerError
 from inosgd.ledger import ledger
 from inosgd.owners import Budget
 from inosgd.runs.files import NOT_COVERED
 from inosgd.runs.folder import RunFolder, train_durably, verify_run
 from inosgd.runs.progression import Changes, carry_out, propose
-from inosgd.study.data import joined_data, load_data
+from inosgd.study.data import joined_data
+from inosgd.study.from_file import study_from
+from inosgd.study.joining import joined_file
 from inosgd.study.reading import read_study
-from inosgd.study.running import (
-    begin_training,
-    create_run,
-    finish,
-    joined_file,
-    prepare,
-    prepare_again,
-    resume_training,
-    run_study,
-)
+from inosgd.study.running import begin_training, create_run, finish, prepare, prepare_again, resume_training
 from tests.study.writers import table_text, write_study
 
 ROOT = Path(__file__).parents[2]
@@ -72,8 +66,8 @@ def join(run: RunFolder, name: str, steps: int) -> None:
     text = table_text(30, seed=len(name))
     path.write_text(re.sub("hospital_a|hospital_b|clinic", name, text), encoding="utf-8")
     budgets = {name: Budget(epsilon=5.0, delta=1e-5)}
-    study, _ = run_study(run, None)
-    size = int(joined_data(study, load_data(study), path, budgets).owners.table.sizes.sum())
+    study = study_of_run(run)
+    size = int(joined_data(study.file, study.split(0), path, budgets).owners.table.sizes.sum())
     changes = Changes(budgets=budgets, sizes={name: size})
     with run.lock():
         config = replace(run.plan().config, steps=steps)
@@ -82,13 +76,13 @@ def join(run: RunFolder, name: str, steps: int) -> None:
 
 def go_on(run: RunFolder, every: int = 4) -> None:
     with run.lock():
-        prepared = prepare_again(run)
+        prepared = prepare_again(run, study_of_run(run))
         finish(run, prepared, resume_training(run, prepared).state, every=every)
 
 
 def begun(folder: Path, steps: int) -> RunFolder:
     folder.mkdir(exist_ok=True)
-    prepared = prepare(read_study(write_study(folder)), seed=None)
+    prepared = prepare(study_from(read_study(write_study(folder))))
     run = create_run(folder / "run", prepared)
     with run.lock():
         state = begin_training(run, prepared)
@@ -273,7 +267,7 @@ def test_resume_does_not_go_on_from_a_checkpoint_that_the_ledger_does_not_know(t
     assert path.name in finding.message
     assert "restore it from a copy" in finding.message
     with run.lock():
-        prepared = prepare_again(run)
+        prepared = prepare_again(run, study_of_run(run))
         resumed = resume_training(run, prepared)
         assert resumed.state.step == 4
         assert path.name in resumed.messages[0]

@@ -23,6 +23,7 @@ from inosgd.mechanism import BoundedSum
 from inosgd.order import Candidates
 from inosgd.runs.checkpoint import write_checkpoint
 from inosgd.study.data import held_out_rows, load_data
+from inosgd.study.from_file import study_from
 from inosgd.study.reading import read_study
 from inosgd.study.running import prepare
 from tests.study.writers import OWNERS, STUDY, table_text
@@ -181,16 +182,16 @@ def test_no_plain_checksum_of_the_data_is_on_disk(study, inosgd, tmp_path):
 
 def test_descriptions_of_sensitive_values_hold_no_content(study, tmp_path):
     """What a log line, or a traceback that shows the values of variables, would say of a training."""
-    prepared = prepare(read_study(study), seed=None)
+    prepared = prepare(study_from(read_study(study)))
     trainer, rows = prepared.trainer, np.arange(60)
-    with trainer.engine.on(prepared.model, trainer.losses, trainer.store.take(rows)) as gradients:
+    with trainer.engine.on(prepared.built.model, trainer.losses, trainer.store.take(rows)) as gradients:
         measured = gradients.measure()
         values = [
             prepared, trainer, trainer.store, trainer.owners, gradients, measured,
             Candidates(rows, rows, measured.losses, measured.grad_norms),
             BoundedSum(gradients.weighted_sum(np.ones(60)), np.ones(1)),
         ]  # fmt: skip
-    state = TrainingState.start(trainer, prepared.model, prepared.optimizer, SecureSource())
+    state = TrainingState.start(trainer, prepared.built.model, prepared.built.optimizer, SecureSource())
     checkpoint = write_checkpoint(tmp_path, state)
     shown = " ".join(map(repr, [*values, checkpoint, state]))
     numbers = [f"{value:.4f}" for value in (*measured.losses[:9], *measured.grad_norms[:9])]
@@ -204,7 +205,7 @@ def test_descriptions_of_sensitive_values_hold_no_content(study, tmp_path):
 
 def test_errors_of_a_failing_model_hold_nothing_planted(study, tmp_path):
     """Every error of ours that a batch can cause, with planted values in the batch."""
-    prepared = prepare(read_study(study), seed=1)
+    prepared = prepare(study_from(read_study(study)))
     for number, spoil in enumerate((lambda x: x.mean(), lambda x: x[:-1], lambda x: x.long(), lambda x: x + x.sum())):
 
         def losses(model, batch, spoil=spoil):
@@ -213,7 +214,7 @@ def test_errors_of_a_failing_model_hold_nothing_planted(study, tmp_path):
         trainer = type(prepared.trainer)(
             prepared.trainer.plan, prepared.trainer.owners, prepared.trainer.store, losses, prepared.trainer.method
         )
-        state = TrainingState.start(trainer, prepared.model, prepared.optimizer, SecureSource())
+        state = TrainingState.start(trainer, prepared.built.model, prepared.built.optimizer, SecureSource())
         with pytest.raises(errors.InosgdError) as caught:
             for _ in range(3):
                 train_step(trainer, state)

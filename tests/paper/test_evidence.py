@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
 
 import pytest
@@ -21,9 +20,7 @@ from inosgd.planning import Fairness
 def made_up(monkeypatch):
     def study_named(name, scale, _):
         study = study_of(name, scale, partial(synthetic, ASSIGNMENTS["CF"], "fish-vehicles-embeddings"))
-        return dataclasses.replace(
-            study, settings=dataclasses.replace(study.settings, steps=4, expected_batch_size=20.0)
-        )
+        return study.changed({"steps": 4, "expected_batch_size": 20.0})
 
     monkeypatch.setattr(evidence_module, "study_named", study_named)
 

@@ -8,15 +8,15 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from inosgd.compare.reproduction import Task, train_task
 
-from inosgd.compare import run
+from inosgd.compare.comparison import Task, train_task
 from inosgd.errors import InvalidArgumentError
 from inosgd.models import MODELS
 from inosgd.paper.datasets import ASSIGNMENTS, synthetic
 from inosgd.paper.experiments import methods
 from inosgd.paper.registry import SCALES, SETTINGS, study_named, study_of
 from inosgd.planning import make_plan
+from inosgd.study import config
 
 PER_CLASS = {"CH": 1, "CM": 3, "CS": 2, "CFS": 2}
 
@@ -26,17 +26,16 @@ def tiny(name: str):
     per_class = PER_CLASS.get(setting.assignment, 6)
     loader = partial(synthetic, ASSIGNMENTS[setting.assignment], setting.data_set, train_per_class=per_class)
     study = study_of(name, "laptop", loader)
-    settings = dataclasses.replace(study.settings, steps=2, expected_batch_size=8.0, accountant="rdp")
-    return dataclasses.replace(study, settings=settings)
+    return study.changed({"steps": 2, "expected_batch_size": 8.0, "accountant": "rdp"})
 
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_two_steps_of_every_row(name, monkeypatch):
     monkeypatch.setattr(
-        run, "make_plan", partial(make_plan, verify=False)
+        config, "make_plan", partial(make_plan, verify=False)
     )  # what dp-accounting finds is tested elsewhere
     study = tiny(name)
-    entrant = next(row for row in methods(study.variant) if row.label == "ino-sgd")
+    entrant = next(row for row in methods(study.config.plan.variant) if row.label == "ino-sgd")
     result = train_task(Task(study, entrant, seed=0))
     assert result.final.step == 2
     assert result.terms.spent_share <= 1
@@ -59,7 +58,7 @@ def test_rows_say_which_numbers_the_paper_states():
 def test_studies_use_the_scale_asked_for(tmp_path):
     for scale in SCALES:
         study = study_named("MN-PC", scale, tmp_path)
-        assert study.settings == getattr(SETTINGS["MN-PC"], scale)
+        assert study.config == getattr(SETTINGS["MN-PC"], scale).config("sample")
     with pytest.raises(InvalidArgumentError, match="scale='tiny': choose one of laptop, paper"):
         study_named("MN-PC", "tiny", tmp_path)
     with pytest.raises(InvalidArgumentError, match="name='MN-XX': choose one of CA-MLP"):
@@ -71,6 +70,6 @@ def test_random_classes_move_between_seeds_and_models_start_alike():
     first, second = study.split(0), study.split(1)
     assert first.groups.names == second.groups.names
     assert not np.array_equal(first.train_groups, second.train_groups)
-    one, same = study.model(3), study.model(3)
+    one, same = study.model(first, 3), study.model(first, 3)
     for mine, other in zip(one.parameters(), same.parameters(), strict=True):
         assert torch.equal(mine, other)

@@ -255,14 +255,12 @@ if __name__ == "__main__":
 def small_study():
     from inosgd.study.built_in import STUDIES
 
-    study = STUDIES["digits"]
-    return dataclasses.replace(study, settings=dataclasses.replace(study.settings, steps=4, accountant="rdp"))
+    return STUDIES["digits"].changed({"steps": 4, "accountant": "rdp"})
 
 
 def trained(workers):
     """Every number of two trainings with two seeds, but for how long they took."""
-    from inosgd.compare.reproduction import Task, train_task
-
+    from inosgd.compare.comparison import Task, train_task
     from inosgd.paper.experiments import methods
 
     tasks = [Task(small_study(), row, seed) for row in methods("sample")[1:] for seed in (0, 1)]

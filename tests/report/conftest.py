@@ -15,7 +15,7 @@ from inosgd import SeededSource
 from inosgd.report.extras import FILES
 from inosgd.runs.folder import begin, train_durably
 from tests import tiny
-from tests.report.materials import material_of, write_comparison
+from tests.report.materials import common_of, material_of, write_comparison
 
 FLAGS = (
     "--headless",
@@ -45,15 +45,13 @@ def compared(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def reproduced(tmp_path) -> Path:
-    """A folder as ``inosgd reproduce`` writes it, with made-up results and a last line that is being written."""
-    folder = tmp_path / "reproduce"
+def growing(tmp_path) -> Path:
+    """A comparison with made-up results and a last line that is being written."""
+    folder = tmp_path / "growing"
     folder.mkdir()
-    settings = {"steps": 50, "expected_batch_size": 10, "learning_rate": 1.0, "accountant": "rdp"}
-    configuration = {"study": "a-study", "scale": "laptop", "settings": settings, "balanced": False}
-    configuration["held_out"] = "test data"
-    results = [result.to_json() for row in material_of(methods=3).rows for result in row.results]
-    lines = [json.dumps(each) for each in (configuration, *results)]
+    material = material_of(methods=3)
+    results = [result.to_json() for row in material.rows for result in row.results]
+    lines = [json.dumps(each) for each in (common_of(material).to_json(), *results)]
     (folder / "results.jsonl").write_text("\n".join(lines) + '\n{"key": "unfin')
     return folder
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
 
 from inosgd.analysis.evaluation import Evaluation, OwnerQuality
-from inosgd.compare.comparison import compare, summarize, verdict
+from inosgd.compare.common import Common
+from inosgd.compare.comparison import compare, open_store
 from inosgd.compare.entrant import entrants
 from inosgd.compare.results import GroupTerms, Result
 from inosgd.method import method_named
 from inosgd.report.material import Material, MethodRow, OwnerFacts, main_labels
 from inosgd.report.verdicts import with_verdict
-from inosgd.study.built_in import DIGITS
+from inosgd.study.built_in import STUDIES
 
 METHODS = ("dp-sgd", "idp-sgd", "ino-sgd", "ino-sgd-fair", "another")
 
@@ -106,8 +105,9 @@ def _result(label: str, number: int, owners: tuple[OwnerFacts, ...], seed: int, 
         seed=seed,
         curve=curve,
         epsilons={owner.name: owner.epsilon for owner in owners},
-        terms=GroupTerms(nothing, nothing, nothing, 0.9999),
+        terms=GroupTerms(nothing, nothing, nothing, {}, 0.9999),
         noise_scale=1.0,
+        steps=10 * points,
         seconds=1.0,
         scaling="",
     )
@@ -129,20 +129,24 @@ def _point(
 
 def write_comparison(folder: Path) -> Path:
     """What ``inosgd compare`` writes, of the digits study with six steps and two methods."""
-    study = dataclasses.replace(DIGITS, settings=dataclasses.replace(DIGITS.settings, steps=6, accountant="rdp"))
-    entered = entrants([method_named(name) for name in ("idp-sgd", "ino-sgd")], "sample")
-    runs = list(compare(study, entered, range(2), folder))
-    summaries = summarize(runs)
-    summary = {
-        "study": study.name,
-        "description": study.description,
-        "settings": study.settings.to_json(),
-        "seeds": [0, 1],
-        "methods": {
-            entrant.label: {"variant": entrant.method.variant, **summaries[entrant.label].to_json()}
-            for entrant in entered
-        },
-        "verdict": verdict(summaries),
-    }
-    (folder / "summary.json").write_text(json.dumps(summary))
+    study = STUDIES["digits"].changed({"steps": 6, "accountant": "rdp"})
+    entered = entrants([method_named(name) for name in ("idp-sgd", "ino-sgd")], ["sample"])
+    list(compare(study, entered, range(2), open_store(study, folder)))
     return folder
+
+
+def common_of(material: Material) -> Common:
+    """What a comparison with these owners would have in common."""
+    plan = {"steps": 50, "expected_batch_size": 10, "accountant": "rdp"}
+    return Common(
+        study="a-study",
+        data="",
+        description="made up",
+        model="perceptron",
+        parameters=10,
+        config={"plan": plan, "learning_rate": 1.0},
+        balanced=False,
+        held_out="test data",
+        owners=tuple((owner.name, owner.epsilon, 1e-5, 100) for owner in material.owners),
+        classes=material.classes,
+    )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from inosgd.study.planning import _most_steps
 
 from inosgd import METHODS, BetaTail, Fairness, InfeasibleError, StepTail
 from inosgd.order import ORDERS
-from inosgd.planning import VARIANTS
-from inosgd.study.building import OPTIMIZERS, study_method, study_optimizer
+from inosgd.plan_config import VARIANTS
+from inosgd.study.config import OPTIMIZERS, _most_steps, optimizer_for
+from inosgd.study.from_file import config_of
 from inosgd.study.models import BUILT_IN, DECIDED_BY_THE_DATA, argument_names, build_model
 from inosgd.study.reading import parse_study
 from inosgd.study.schema import FairnessSection, TrainingSection
@@ -17,7 +17,7 @@ from tests.study.writers import STUDY
 
 
 def training(**keys) -> TrainingSection:
-    return TrainingSection(learning_rate=0.5, steps=1, **keys)
+    return TrainingSection(learning_rate=0.5, steps=1, expected_batch_size=8.0, clipping_threshold=1.0, **keys)
 
 
 def choices(field: str) -> set[str]:
@@ -38,27 +38,27 @@ def test_the_schema_offers_what_there_is():
 
 
 def test_methods_keep_what_the_study_does_not_change():
-    assert study_method(training(method="ino-sgd")) == METHODS["ino-sgd"]
-    changed = study_method(
+    assert config_of(training(method="ino-sgd")).method == METHODS["ino-sgd"]
+    changed = config_of(
         training(method="ino-sgd", variant="scale", order="random", tail={"shape": "beta", "a": 2.0, "share": 0.3})
-    )
+    ).method
     assert changed.variant == "scale"
     assert changed.order is ORDERS["random"]
     assert changed.importance.shape == BetaTail(2.0, 1.0)
     assert (changed.importance.share, changed.importance.length) == (0.3, None)
-    step = study_method(training(method="ino-sgd", tail={"shape": "step", "levels": [0.5, 0.25], "length": 2.0}))
+    step = config_of(training(method="ino-sgd", tail={"shape": "step", "levels": [0.5, 0.25], "length": 2.0})).method
     assert step.importance.shape == StepTail((0.5, 0.25))
     assert (step.importance.share, step.importance.length) == (None, 2.0)
 
 
 def test_optimizers_get_what_is_given_and_torchs_defaults_otherwise():
     model = torch.nn.Linear(2, 2)
-    optimizer = study_optimizer(training(momentum=0.9, weight_decay=0.1), model)
+    optimizer = optimizer_for(config_of(training(momentum=0.9, weight_decay=0.1)), model)
     assert type(optimizer) is torch.optim.SGD
     assert {key: optimizer.defaults[key] for key in ("lr", "momentum", "weight_decay")} == {
         "lr": 0.5, "momentum": 0.9, "weight_decay": 0.1
     }  # fmt: skip
-    adam = study_optimizer(training(optimizer="adam"), model)
+    adam = optimizer_for(config_of(training(optimizer="adam")), model)
     assert adam.defaults["betas"] == torch.optim.Adam(model.parameters()).defaults["betas"]
 
 

@@ -16,8 +16,10 @@ from inosgd.owners import Budget
 from inosgd.study import stored
 from inosgd.study.data import joined_data, load_data
 from inosgd.study.fingerprints import fingerprint, study_fingerprints
+from inosgd.study.from_file import study_from
+from inosgd.study.joining import _together, restricted
 from inosgd.study.reading import read_study
-from inosgd.study.running import _together, prepare, restricted
+from inosgd.study.running import prepare
 from inosgd.training import TrainingState
 from tests import tiny
 from tests.study.writers import table_text, write_study
@@ -95,8 +97,9 @@ def test_the_data_are_those_of_memory(both):
 def test_a_training_is_the_same_to_the_bit(both):
     models = []
     for study in both:
-        ready = prepare(study, seed=3)
-        state = TrainingState.start(ready.trainer, ready.model, ready.optimizer, SeededSource(3))
+        ready = prepare(study_from(study))
+        built = ready.built
+        state = TrainingState.start(built.trainer, built.model, built.optimizer, SeededSource(3))
         models.append(tiny.bits(fit(ready.trainer, state, steps=4).model))
     assert models[0] == models[1]
 

@@ -19,11 +19,10 @@ from inosgd.parallel.runner import Failure
 from inosgd.parallel.workers import Workers
 from inosgd.planning import PlanConfig, make_plan
 from inosgd.randomness import SeededSource
-from inosgd.study.reading import read_study
 from inosgd.tuning import Space, price_tuning, private, tune_on_private_data
 from inosgd.tuning.pricing import fitted, tuning_epsilons
 from inosgd.tuning.private import described, price_list
-from tests.study.writers import write_study
+from tests.studies import written_study
 
 SPACE = Space(learning_rates=(0.5, 2.0), variants=("scale", "fair"))
 DELTA = 1e-5
@@ -45,7 +44,7 @@ def planned(owners, variant="scale", steps=20):
 
 @pytest.fixture(scope="module")
 def priced(tmp_path_factory):
-    study = read_study(write_study(tmp_path_factory.mktemp("study")))
+    study = written_study(tmp_path_factory.mktemp("study"))
     return price_tuning(study, SPACE, PoissonTrials(3.0))
 
 
@@ -154,13 +153,13 @@ def test_many_owners_are_priced_by_their_divergences():
 
 
 def test_a_seeded_study_is_refused(tmp_path):
-    study = read_study(write_study(tmp_path, ("steps = 12", "steps = 12\nseed = 3")))
-    with pytest.raises(InvalidArgumentError, match=r"training\.seed = 3: whoever knows it"):
+    study = written_study(tmp_path, ("steps = 12", "steps = 12\nseed = 3"))
+    with pytest.raises(InvalidArgumentError, match=r"training\.seed = 3: any party that knows it"):
         price_tuning(study, SPACE, PoissonTrials(3.0))
 
 
 def test_a_study_without_held_out_examples_is_refused(tmp_path):
-    study = read_study(write_study(tmp_path, ("fraction = 0.25", "fraction = 0.0")))
+    study = written_study(tmp_path, ("fraction = 0.25", "fraction = 0.0"))
     with pytest.raises(InvalidArgumentError, match="judged by held-out examples"):
         price_tuning(study, SPACE, PoissonTrials(3.0))
 

@@ -6,16 +6,15 @@ import pytest
 
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.parallel.workers import Workers
-from inosgd.study.reading import read_study
 from inosgd.tuning import Space, tune_on_public_data
-from tests.study.writers import write_study
+from tests.studies import written_study
 
 ALONE = Workers(jobs=1)
 
 
 @pytest.fixture
 def study(tmp_path):
-    return read_study(write_study(tmp_path, ("[training]\n", '[training]\naccountant = "rdp"\n')))
+    return written_study(tmp_path, ("[training]\n", '[training]\naccountant = "rdp"\n'))
 
 
 def test_candidates_are_ranked_and_repeatable(study):
@@ -36,7 +35,7 @@ def test_a_candidate_that_cannot_be_trained_is_named(study, monkeypatch):
     from inosgd.tuning import public
 
     def only_small(task):
-        if task.candidate.study.schema.training.learning_rate > 1:
+        if task.candidate.config.learning_rate > 1:
             raise InvalidArgumentError("too large")
         return original(task)
 

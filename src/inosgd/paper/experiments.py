@@ -55,7 +55,7 @@ def _idp(variant: str) -> Entrant:
 
 def methods(variant: str) -> list[Entrant]:
     """The paper's three methods; DP-SGD plans by the strongest budget, whatever the variant."""
-    return entrants((DP_SGD, IDP_SGD, INO_SGD), variant)
+    return entrants((DP_SGD, IDP_SGD, INO_SGD), [variant])
 
 
 def tail_lengths(variant: str) -> list[Entrant]:

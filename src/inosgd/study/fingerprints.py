@@ -9,8 +9,6 @@ import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
-import torch
-
 from inosgd.data.image_folder import SUFFIXES, find_images
 from inosgd.data.tables import DELIMITERS
 from inosgd.errors import InvalidArgumentError
@@ -26,8 +24,8 @@ def fingerprints_of(study: Study, data: StudyData) -> dict[str, str]:
         return study_fingerprints(study.file)
     inputs, targets = data.examples.all()
     digest = hashlib.sha256()
-    for part in (inputs, targets, torch.from_numpy(data.owners.assignment)):
-        digest.update(part.contiguous().numpy().tobytes())
+    for part in (inputs.numpy(), targets.numpy(), data.owners.assignment):
+        digest.update(part.tobytes())
     return {study.name: digest.hexdigest()}
 
 

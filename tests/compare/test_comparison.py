@@ -1,4 +1,4 @@
-"""Reproduction: paired, parallel, and continued where it stopped."""
+"""Comparison: paired, parallel, and continued where it stopped."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from functools import partial
 
 import numpy as np
 import pytest
-from inosgd.compare.reproduction import configuration, missing_tasks, reproduce, with_learning_rate
 
 from inosgd.compare import views
-from inosgd.compare.entrant import Entrant, prepared
-from inosgd.compare.results import Result, ResultStore, result_key
+from inosgd.compare.common import Common
+from inosgd.compare.comparison import compare, missing_tasks, open_store
+from inosgd.compare.entrant import Entrant, as_entered
+from inosgd.compare.results import KEY, Result, result_key
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.method import IDP_SGD, INO_SGD
 from inosgd.paper.datasets import ASSIGNMENTS, synthetic
 from inosgd.paper.experiments import EXPERIMENTS, chosen_methods, experiment_named, fair_entrant, methods, with_fairness
 from inosgd.paper.registry import study_of
 from inosgd.parallel.workers import Workers
-from inosgd.planning import Fairness
+from inosgd.plan_config import Fairness
 from inosgd.study.study import for_validation
 
 
@@ -27,17 +28,17 @@ from inosgd.study.study import for_validation
 def study():
     loader = partial(synthetic, ASSIGNMENTS["CF"], "fish-vehicles-embeddings", train_per_class=20, test_per_class=5)
     study = study_of("CF-EN", "laptop", loader)
-    return dataclasses.replace(study, settings=dataclasses.replace(study.settings, steps=6, expected_batch_size=20.0))
+    return study.changed({"steps": 6, "expected_batch_size": 20.0})
 
 
 def store_of(study, folder):
-    return ResultStore(folder, configuration(study, "laptop"))
+    return open_store(study, folder)
 
 
 @pytest.fixture(scope="module")
 def finished(study, tmp_path_factory):
     store = store_of(study, tmp_path_factory.mktemp("results"))
-    results = list(reproduce(study, methods("sample"), range(3), store, workers=Workers(jobs=1)))
+    results = list(compare(study, methods("sample"), range(3), store, workers=Workers(jobs=1)))
     assert len(results) == 9
     return store
 
@@ -48,18 +49,19 @@ def rows(store, variant="sample", seeds=range(3)):
 
 def test_processes_do_not_change_results(study, finished, tmp_path):
     parallel = store_of(study, tmp_path)
-    list(reproduce(study, methods("sample"), range(2), parallel, workers=Workers(jobs=2)))
+    list(compare(study, methods("sample"), range(2), parallel, workers=Workers(jobs=2)))
     for key, result in parallel.results.items():
         assert [point.to_json() for point in result.curve] == [point.to_json() for point in finished.results[key].curve]
 
 
 def test_an_interrupted_study_continues(study, finished, tmp_path):
     kept = finished.path.read_text().splitlines(keepends=True)
+    (tmp_path / KEY).write_bytes((finished.path.parent / KEY).read_bytes())
     (tmp_path / "results.jsonl").write_text("".join(kept[:5]) + kept[5][:40])  # killed while writing the fifth result
     store = store_of(study, tmp_path)
     assert len(store.results) == 4
     assert len(missing_tasks(study, methods("sample"), range(3), store)) == 5
-    list(reproduce(study, methods("sample"), range(3), store, workers=Workers(jobs=1)))
+    list(compare(study, methods("sample"), range(3), store, workers=Workers(jobs=1)))
     again = store_of(study, tmp_path)
     assert set(again.results) == set(finished.results)
     for key, result in again.results.items():
@@ -67,9 +69,28 @@ def test_an_interrupted_study_continues(study, finished, tmp_path):
 
 
 def test_a_folder_of_other_settings_is_refused(study, finished):
-    other = with_learning_rate(study, 1.0)
-    with pytest.raises(InvalidArgumentError, match="results of other settings"):
+    other = study.changed({"learning_rate": 1.0})
+    with pytest.raises(InvalidArgumentError, match="results of other settings or data"):
         store_of(other, finished.path.parent)
+
+
+def test_a_folder_of_other_data_is_refused(study, finished):
+    def changed(seed):
+        data = study.split(seed)
+        examples = dataclasses.replace(data.examples, inputs=data.examples.inputs + 1e-3)
+        return dataclasses.replace(data, examples=examples)
+
+    other = dataclasses.replace(study, split=changed, origin=study.origin + " ")
+    with pytest.raises(InvalidArgumentError, match="results of other settings or data"):
+        store_of(other, finished.path.parent)
+
+
+def test_what_trainings_have_in_common_survives_json_and_names_the_holders_of_classes(study):
+    common = Common.of(study, b"k" * 32)
+    assert Common.from_json(json.loads(json.dumps(common.to_json()))) == common
+    assert {holder for _, holder in common.classes} == {"fish", "vehicles"}
+    assert [owner[:2] for owner in common.owners] == [("fish", 1.0), ("vehicles", 5.0)]
+    assert common.data != Common.of(study, b"l" * 32).data  # without the key no guess at the data can be tested
 
 
 def test_a_failed_training_is_named_and_the_others_are_kept(study, tmp_path):
@@ -77,7 +98,7 @@ def test_a_failed_training_is_named_and_the_others_are_kept(study, tmp_path):
     broken = dataclasses.replace(broken, method=dataclasses.replace(IDP_SGD, variant="no such plan"))
     store = store_of(study, tmp_path)
     with pytest.raises(InosgdError, match=r"1 of 2 trainings failed.*broken \(no such plan\), seed 0"):
-        list(reproduce(study, [broken, methods("sample")[1]], [0], store, workers=Workers(jobs=1)))
+        list(compare(study, [broken, methods("sample")[1]], [0], store, workers=Workers(jobs=1)))
     assert len(store.results) == 1
 
 
@@ -157,28 +178,30 @@ def test_stages_are_never_later_than_asked(finished):
 
 def test_cut_budgets_move_towards_the_strictest(study):
     data = study.split(0)
-    cut = prepared(data, Entrant("cut", IDP_SGD, budget_cut=0.5), 0)
+    cut = as_entered(data, Entrant("cut", IDP_SGD, budget_cut=0.5), 0)
     assert cut.owners.table.epsilons.tolist() == [1.0, 3.0]
-    assert prepared(data, Entrant("all", IDP_SGD, budget_cut=1.0), 0).owners.table.epsilons.tolist() == [1.0, 1.0]
+    assert as_entered(data, Entrant("all", IDP_SGD, budget_cut=1.0), 0).owners.table.epsilons.tolist() == [1.0, 1.0]
     np.testing.assert_array_equal(cut.owners.assignment, data.owners.assignment)
 
 
 def test_undersampling_takes_from_liberal_owners_only(study):
     data = study.split(0)
-    fewer = prepared(data, Entrant("fewer", IDP_SGD, undersampling=0.5), 0)
+    fewer = as_entered(data, Entrant("fewer", IDP_SGD, undersampling=0.5), 0)
     assert fewer.owners.table.sizes[0] == 100  # fish, the strict one
     assert 30 <= fewer.owners.table.sizes[1] <= 70
-    assert len(fewer.inputs) == len(fewer.targets) == len(fewer.owners) == len(fewer.train_groups)
-    np.testing.assert_array_equal(fewer.train_groups, fewer.targets.numpy() * 0 + fewer.owners.assignment)
+    assert len(fewer.examples.inputs) == len(fewer.examples) == len(fewer.owners) == len(fewer.train_groups)
+    np.testing.assert_array_equal(fewer.train_groups, fewer.owners.assignment)
 
 
 def test_validation_never_touches_held_out_examples(study):
     data = study.split(0)
     inner = for_validation(data, 0)
-    held_out = {row.numpy().tobytes() for row in data.held_out_inputs}
-    inside = {row.numpy().tobytes() for row in inner.held_out_inputs} | {row.numpy().tobytes() for row in inner.inputs}
-    assert not held_out & inside
-    assert len(inner.inputs) + len(inner.held_out_inputs) == len(data.inputs)
+    held_out, judged, trained = (
+        {row.numpy().tobytes() for row in inputs}
+        for inputs in (data.held_out.inputs, inner.held_out.inputs, inner.examples.inputs)
+    )
+    assert not held_out & (judged | trained)
+    assert len(inner.examples) + len(inner.held_out) == len(data.examples)
 
 
 def test_choices_are_checked():
@@ -191,6 +214,6 @@ def test_choices_are_checked():
 def test_fairness_goes_to_fair_plans_only():
     knobs = Fairness(exponent=3.0)
     assert with_fairness(methods("fair")[1], knobs).fairness == knobs
-    assert with_fairness(methods("sample")[1], knobs).fairness == Fairness()
+    assert with_fairness(methods("sample")[1], knobs).fairness is None
     kept = fair_entrant(INO_SGD, Fairness(exponent=12.0))
     assert with_fairness(kept, knobs) == kept
