@@ -135,7 +135,7 @@ def one_step(
     model = model_of(case.layer, case.dtype)
     state = practice.start(trainer, model, torch.optim.SGD(model.parameters(), 0.0), source, np.zeros(0))
     _, total, _ = _recorded_sum(trainer, state)
-    return release(total, noise_scale, state.noise).double()
+    return release(total, noise_scale, state.streams.noise).double()
 
 
 def audit_all(found: dict[str, Found], caught: dict[str, Caught], runs: int, seed: int) -> dict[str, Finding]:

@@ -42,6 +42,7 @@ from inosgd.order import ORDERS, Order, by_score
 from inosgd.owners import Owners, OwnerTable
 from inosgd.plan import Phase, Plan, Terms
 from inosgd.randomness import SeededSource
+from inosgd.streams import Streams
 from inosgd.training import Trainer, TrainingState, _recorded_sum
 
 # Models ---------------------------------------------------------------------------------------------------------------
@@ -384,9 +385,8 @@ def trainer_of(case: Case, batch: Batch, settings: Settings) -> Trainer:
 
 def released(trainer: Trainer, model: nn.Module, indices: np.ndarray) -> torch.Tensor:
     """What a step on the examples at ``indices`` would release without noise, by the code of `train_step` itself."""
-    streams = {name: SeededSource(0).stream(name) for name in ("sampling", "ordering", "noise", "masks")}
     nothing = SimpleNamespace(record=lambda *_, **__: None)  # for optimizer and ledger, which have no part in it
-    state = TrainingState(model, nothing, nothing, **streams)
+    state = TrainingState(model, nothing, nothing, Streams.of(SeededSource(0)))
     state.sampler, state.sampler_terms = SimpleNamespace(draw=lambda _: indices), trainer.plan.at(0)
     _, total, _ = _recorded_sum(trainer, state)
     return total.value.detach().double()
