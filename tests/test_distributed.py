@@ -228,10 +228,10 @@ def broken(peers: Peers, case: Case, how: str) -> np.ndarray:
     with pytest.MonkeyPatch.context() as patch:
         if how == "noise in every part":
 
-            def noisy(self, part, record, drew, plain=SharedBatch.sum):
-                return plain(self, part + 2.0 * torch.randn_like(part), record, drew)
+            def noisy(self, part, drew, plain=SharedBatch.summing):
+                return plain(self, part + 2.0 * torch.randn_like(part), drew)
 
-            patch.setattr(SharedBatch, "sum", noisy)
+            patch.setattr(SharedBatch, "summing", noisy)
         if how == "order within the share":
 
             def local(self, measured, plain=SharedBatch.gather):

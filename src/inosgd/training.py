@@ -11,7 +11,6 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -21,7 +20,6 @@ from rich.progress import track
 from torch import nn
 
 from inosgd import _validate
-from inosgd._arrays import FloatArray
 from inosgd.distributed import ALONE, Peers
 from inosgd.errors import InvalidArgumentError
 from inosgd.examples import ExampleStore, as_store
@@ -161,41 +159,31 @@ def train_step(trainer: Trainer, state: TrainingState) -> StepDiagnostics:
     On many processes (``trainer.peers``) all take the step together, each on its share of the batch, and the first
     writes the ledger; all of this holds for them as one, see `inosgd.distributed`.
     """
+    plan, method, peers, table = trainer.plan, trainer.method, trainer.peers, trainer.owners.table
+    terms, tail = plan.at(state.step), method.tail(plan.expected_threshold_sum(state.step))
+    room = Room.of(terms, table.sizes, _precision(state.model), peers.size)
     with state.unmoved_by_failure():
-        terms, total, diagnostics = _recorded_sum(trainer, state)
-    noisy = release(total, terms.noise_scale, state.streams.noise)  # public from here on
+        streams, drawn_with = state.streams, state.streams.fingerprint()
+        indices = _sampler(trainer, state, terms).draw(streams.sampling)
+        rows = trainer.owners.of(indices)
+        thresholds = terms.thresholds_of(rows)
+        with peers.batch(indices, drawn_with) as batch, torch_seeded_by(streams.masks, peers.rank) as drew:
+            examples = trainer.store.take(indices[batch.mine])  # in one process: all of them
+            with trainer.engine.on(state.model, trainer.losses, examples) as gradients:
+                measured = batch.gather(gradients.measure())
+                candidates = Candidates(indices, table.privacy_ranks[rows], measured.losses, measured.grad_norms)
+                ranking = method.order.ranking(candidates, streams.order)
+                weights = importance_weights(tail, thresholds, ranking)
+                factors = method.clipping.factors(measured.grad_norms, thresholds)
+                summed = gradients.weighted_sum((weights * factors)[batch.mine], room.error)
+            part = BoundedSum(summed, terms.clipping_thresholds)
+            with batch.summing(part.value, drew) as used:  # no process has the sum before the first has recorded
+                state.ledger.record(state.step, terms, sensitivity=part.sensitivity, streams=used)
+            total = replace(part, value=room.leave(batch.total))
+    noisy = release(total, terms.noise_scale, streams.noise)  # public from here on
     apply_update(state.model, state.optimizer, noisy / terms.expected_batch_size)
     state.step += 1
-    return diagnostics
-
-
-def _recorded_sum(trainer: Trainer, state: TrainingState) -> tuple[Terms, BoundedSum, StepDiagnostics]:
-    """Everything of a step up to its record in the ledger: the sum without noise, and what it is charged for."""
-    terms, streams = trainer.plan.at(state.step), state.streams.fingerprint()
-    peers, table = trainer.peers, trainer.owners.table
-    indices = _sampler(trainer, state, terms).draw(state.streams.sampling)
-    rows = trainer.owners.of(indices)
-    thresholds = terms.thresholds_of(rows)
-    room = Room.of(terms, table.sizes, _precision(state.model), peers.size)
-
-    with peers.batch(indices, streams) as batch, torch_seeded_by(state.streams.masks, peers.rank) as drew:
-        examples = trainer.store.take(indices[batch.mine])  # in one process: all of them
-        with trainer.engine.on(state.model, trainer.losses, examples) as gradients:
-            measured = batch.gather(gradients.measure())
-            candidates = Candidates(indices, table.privacy_ranks[rows], measured.losses, measured.grad_norms)
-            ranking = trainer.method.order.ranking(candidates, state.streams.order)
-            tail = trainer.method.tail(trainer.plan.expected_threshold_sum(state.step))
-            weights = importance_weights(tail, thresholds, ranking)
-            factors = trainer.method.clipping.factors(measured.grad_norms, thresholds)
-            summed = gradients.weighted_sum((weights * factors)[batch.mine], room.error)
-        part = BoundedSum(summed, terms.clipping_thresholds)
-        record = partial(_record, state, terms, part.sensitivity)
-        total = replace(part, value=room.leave(batch.sum(summed, record, drew)))
-    return terms, total, StepDiagnostics(len(indices), int(measured.not_finite.sum()))
-
-
-def _record(state: TrainingState, terms: Terms, sensitivity: FloatArray, streams: str | None) -> None:
-    state.ledger.record(state.step, terms, sensitivity=sensitivity, streams=streams)
+    return StepDiagnostics(len(indices), int(measured.not_finite.sum()))
 
 
 def apply_update(model: nn.Module, optimizer: torch.optim.Optimizer, gradient: torch.Tensor) -> None:
