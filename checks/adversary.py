@@ -37,6 +37,7 @@ from tests.adversary import (
     search,
     search_weights,
     simpler,
+    summed,
     trainer_of,
 )
 from tests.mutants import MUTANTS, inaccurate_weights
@@ -51,7 +52,7 @@ from inosgd.owners import OwnerTable
 from inosgd.plan import Phase, Plan, Terms
 from inosgd.randomness import uniforms
 from inosgd.shown import rounded_down, rounded_up
-from inosgd.training import Trainer, _recorded_sum
+from inosgd.training import Trainer
 
 NOISE_MULTIPLIER = 0.5
 CONFIDENCE = 0.99
@@ -134,8 +135,7 @@ def one_step(
     """What one step releases, in float64, before an optimizer rounds it; as `train_step` does it."""
     model = model_of(case.layer, case.dtype)
     state = practice.start(trainer, model, torch.optim.SGD(model.parameters(), 0.0), source, np.zeros(0))
-    _, total, _ = _recorded_sum(trainer, state)
-    return release(total, noise_scale, state.noise).double()
+    return release(summed(trainer, state), noise_scale, state.streams.noise).double()
 
 
 def audit_all(found: dict[str, Found], caught: dict[str, Caught], runs: int, seed: int) -> dict[str, Finding]:

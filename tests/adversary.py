@@ -25,24 +25,28 @@ from dataclasses import dataclass, field, fields, replace
 from functools import cache, lru_cache
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from inosgd import training
 from inosgd.clipping import AutoClipping, Clipping, FlatClipping
 from inosgd.errors import InosgdError
 from inosgd.gradients import BookkeepingEngine, GradientEngine, ReferenceEngine
 from inosgd.gradients.compiling import SWITCH, compiled
 from inosgd.gradients.rules import chain_kernel
 from inosgd.importance import BetaTail, FunctionTail, Importance, StepTail, Tail, importance_weights
+from inosgd.mechanism import BoundedSum
 from inosgd.method import Method
 from inosgd.order import ORDERS, Order, by_score
 from inosgd.owners import Owners, OwnerTable
 from inosgd.plan import Phase, Plan, Terms
 from inosgd.randomness import SeededSource
-from inosgd.training import Trainer, TrainingState, _recorded_sum
+from inosgd.streams import Streams
+from inosgd.training import Trainer, TrainingState
 
 # Models ---------------------------------------------------------------------------------------------------------------
 
@@ -384,12 +388,19 @@ def trainer_of(case: Case, batch: Batch, settings: Settings) -> Trainer:
 
 def released(trainer: Trainer, model: nn.Module, indices: np.ndarray) -> torch.Tensor:
     """What a step on the examples at ``indices`` would release without noise, by the code of `train_step` itself."""
-    streams = {name: SeededSource(0).stream(name) for name in ("sampling", "ordering", "noise", "masks")}
     nothing = SimpleNamespace(record=lambda *_, **__: None)  # for optimizer and ledger, which have no part in it
-    state = TrainingState(model, nothing, nothing, **streams)
+    state = TrainingState(model, nothing, nothing, Streams.of(SeededSource(0)))
     state.sampler, state.sampler_terms = SimpleNamespace(draw=lambda _: indices), trainer.plan.at(0)
-    _, total, _ = _recorded_sum(trainer, state)
-    return total.value.detach().double()
+    return summed(trainer, state).value.detach().double()
+
+
+def summed(trainer: Trainer, state: TrainingState) -> BoundedSum:
+    """The sum of one `train_step`, taken where it would be released; the model is not updated."""
+    found: list[BoundedSum] = []
+    seen = lambda total, *_: found.append(total) or total.value  # noqa: E731
+    with patch.object(training, "release", seen), patch.object(training, "apply_update"):
+        training.train_step(trainer, state)
+    return found[0]
 
 
 @dataclass(frozen=True, eq=False)

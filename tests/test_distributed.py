@@ -228,10 +228,10 @@ def broken(peers: Peers, case: Case, how: str) -> np.ndarray:
     with pytest.MonkeyPatch.context() as patch:
         if how == "noise in every part":
 
-            def noisy(self, part, record, drew, plain=SharedBatch.sum):
-                return plain(self, part + 2.0 * torch.randn_like(part), record, drew)
+            def noisy(self, part, drew, plain=SharedBatch.summing):
+                return plain(self, part + 2.0 * torch.randn_like(part), drew)
 
-            patch.setattr(SharedBatch, "sum", noisy)
+            patch.setattr(SharedBatch, "summing", noisy)
         if how == "order within the share":
 
             def local(self, measured, plain=SharedBatch.gather):
@@ -366,7 +366,7 @@ def different(peers: Peers, what: str) -> None:
     source = SecureSource() if what == "streams" else SeededSource(1)
     state = TrainingState.start(trainer, network, optimizer, source)
     if what == "batches" and peers.rank == 2:
-        state.sampling.words(1)
+        state.streams.sampling.words(1)
     train_step(trainer, state)
 
 
@@ -393,7 +393,7 @@ def failing(peers: Peers, where: str, rates: tuple[float, float] = (0.3, 0.5)) -
     trainer = Case(rates=rates).trainer(peers)
     state = Case(rates=rates).state(trainer)
     train_step(trainer, state)
-    before, streams = flat(state), state.fingerprint()
+    before, streams = flat(state), state.streams.fingerprint()
     with pytest.MonkeyPatch.context() as patch:
         if peers.rank == 1 and where == "measure":
             patch.setattr(type(trainer.store), "take", raise_it)
@@ -406,7 +406,7 @@ def failing(peers: Peers, where: str, rates: tuple[float, float] = (0.3, 0.5)) -
             raised = None
         except Exception as error:
             raised = (type(error).__name__, str(error))
-    untouched = torch.equal(flat(state), before) and state.fingerprint() == streams and state.ledger.steps == 1
+    untouched = torch.equal(flat(state), before) and state.streams.fingerprint() == streams and state.ledger.steps == 1
     fit(trainer, state)
     return {"raised": raised, "untouched": untouched, "after": flat(state).numpy(), "steps": state.ledger.steps}
 
@@ -612,7 +612,7 @@ def test_recorded_steps_with_dropout_are_computed_again_on_as_many_processes_onl
 def masks(peers: Peers) -> list[float]:
     trainer = Case(dropout=0.5).trainer(peers)
     state = Case(dropout=0.5).state(trainer)
-    with training.torch_seeded_by(state.masks, peers.rank) as drew:
+    with training.torch_seeded_by(state.streams.masks, peers.rank) as drew:
         before = drew()
         return [before, torch.rand(3).tolist(), drew()]
 
@@ -647,7 +647,7 @@ def resumed_with_other_streams(peers: Peers, folder: Path) -> None:
     with run.lock() if peers.first else nullcontext():
         state = resume(run, trainer, network, optimizer, peers.source(5)).state
         try:
-            state.noise.words(1)  # in all processes: they agree, and the ledger does not
+            state.streams.noise.words(1)  # in all processes: they agree, and the ledger does not
             train_step(trainer, state)
         finally:
             state.ledger.close()

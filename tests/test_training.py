@@ -247,8 +247,8 @@ def test_a_fingerprint_changes_with_every_step_and_repeats_with_the_streams():
         network = model()
         trainer = Trainer(plan_for(who), who, examples(), LOSSES, INO_SGD)
         state = TrainingState.start(trainer, network, torch.optim.SGD(network.parameters(), lr=1.0), source)
-        seen = [state.fingerprint()]
-        fit(trainer, state, callbacks=[lambda at, _: seen.append(at.fingerprint())])
+        seen = [state.streams.fingerprint()]
+        fit(trainer, state, callbacks=[lambda at, _: seen.append(at.streams.fingerprint())])
         return seen
 
     assert len(set(fingerprints(SeededSource(0)))) == 4
@@ -353,10 +353,10 @@ def test_a_state_with_a_secure_source_is_not_copied(twice):
     model = tiny.model()
     build = torch.optim.SGD(model.parameters(), lr=0.1)
     state = TrainingState.start(trainer, model, build, SecureSource())
-    before = state.fingerprint()
+    before = state.streams.fingerprint()
     with pytest.raises(InvalidArgumentError, match="nor a training state that has one"):
         twice(state)
-    assert state.fingerprint() == before
+    assert state.streams.fingerprint() == before
     train_step(trainer, state)
 
 

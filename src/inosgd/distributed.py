@@ -248,7 +248,10 @@ class SharedBatch:
 
     Attributes:
         mine: The positions in the batch that this process computes.
+        total: The sum over the whole batch, once it was computed.
     """
+
+    total: torch.Tensor
 
     def __init__(self, peers: Peers, indices: IntArray, streams: str | None = None) -> None:
         self._belongs_to = indices % peers.size
@@ -267,35 +270,43 @@ class SharedBatch:
         together[by_rank] = self._pairs_of_all(np.column_stack([measured.losses, measured.grad_norms]))
         return Measured(together[:, 0].copy(), together[:, 1].copy())
 
-    def sum(self, part: torch.Tensor, record: Callable[[str | None], None], drew: Callable[[], bool]) -> torch.Tensor:
-        """The sum of the parts of all processes, once the step is recorded.
+    @contextmanager
+    def summing(self, part: torch.Tensor, drew: Callable[[], bool]) -> Iterator[str | None]:
+        """The sum of the parts of all processes, in ``total`` after the block, in which the step is recorded.
 
         Args:
             part: The sum over the share of this process.
-            record: Writes the step into the ledger, with a digest of the random streams that it used.
             drew: Says whether the model drew random numbers of its own, such as dropout masks.
 
+        Yields:
+            A digest of the random streams that the step used, for its record. Where a model drew random numbers, they
+            depend on the number of processes, and so does the digest: a recorded step is computed again on another
+            number of them only if that gives the same, up to rounding.
+
         Guarantee:
-            ``record`` is called in the first process when every process has its part, and before any has the sum. If it
-            raises, no process gets the sum. In the others it is called afterwards, so that what they keep in memory
-            follows. Where a model drew random numbers, they depend on the number of processes, and so does the digest:
-            a recorded step is computed again on another number of them only if that gives the same, up to rounding.
+            The block runs in the first process when every process has its part, and before any has the sum. If it
+            raises, no process gets the sum. In the others it runs afterwards, so that what they keep in memory follows.
         """
         if self._peers.size == 1:
-            record(self._streams)
-            return part
+            yield self._streams
+            self.total = part
+            return
         states = self._peers.check_all_ready(_READY_AND_DREW if drew() else _READY)
         self._part = part if self._count else part[:1].clone()  # a sum of nothing is known without sending it
         self._awaited = "sum"
         streams = self._streams_with_size() if _READY_AND_DREW in states else self._streams
         if self._peers.first:
-            record(streams)
+            yield streams
+            self.total = self._added(part)
+        else:
+            self.total = self._added(part)
+            yield streams
+
+    def _added(self, part: torch.Tensor) -> torch.Tensor:
         total = self._peers.added(self._part)
         self._awaited = "nothing"
         if not bool(torch.isfinite(total).all()):
             self._peers.raise_failure()
-        if not self._peers.first:
-            record(streams)
         return total if self._count else part
 
     def fail(self, error: Exception) -> None:

@@ -8,11 +8,9 @@ another plan and no tail.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -22,7 +20,6 @@ from rich.progress import track
 from torch import nn
 
 from inosgd import _validate
-from inosgd._arrays import FloatArray
 from inosgd.distributed import ALONE, Peers
 from inosgd.errors import InvalidArgumentError
 from inosgd.examples import ExampleStore, as_store
@@ -35,9 +32,10 @@ from inosgd.method import Method
 from inosgd.order import Candidates
 from inosgd.owners import Owners
 from inosgd.plan import Plan, Terms
-from inosgd.randomness import RandomSource, SecureSource, SeededSource, source_from_state
+from inosgd.randomness import RandomSource
 from inosgd.rounding import Room
 from inosgd.sampling import PoissonSampler
+from inosgd.streams import Streams
 
 
 @dataclass(frozen=True)
@@ -82,36 +80,18 @@ class Trainer:
 class TrainingState:
     """Everything about a training that changes while it runs.
 
-    Sampling, order, noise and the model's own draws (dropout masks) have streams of their own, so that methods which
-    draw different numbers of one kind still share the others. ``also`` names whatever else has a ``state_dict`` and
-    changes with the steps, such as a scheduler of learning rates: checkpoints keep it too.
+    ``also`` names whatever else has a ``state_dict`` and changes with the steps, such as a scheduler of learning rates:
+    checkpoints keep it too.
     """
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     ledger: Ledger
-    sampling: RandomSource
-    ordering: RandomSource
-    noise: RandomSource
-    masks: RandomSource
+    streams: Streams
     step: int = 0
     also: Mapping[str, Any] = field(default_factory=dict)
     sampler: PoissonSampler | None = None
     sampler_terms: Terms | None = None
-
-    @property
-    def streams(self) -> dict[str, RandomSource]:
-        """The random streams by name."""
-        return {"sampling": self.sampling, "order": self.ordering, "noise": self.noise, "masks": self.masks}
-
-    def fingerprint(self) -> str | None:
-        """A digest of the states of all random streams; None if one of them cannot be saved.
-
-        Two steps with one fingerprint draw the same sample, order, masks and noise. It does not show the states: the
-        key of a secure source is as long as the digest.
-        """
-        states = self._stream_states()
-        return None if states is None else hashlib.sha256(json.dumps(states).encode()).hexdigest()
 
     @contextmanager
     def unmoved_by_failure(self) -> Iterator[None]:
@@ -120,20 +100,13 @@ class TrainingState:
         Whoever catches the error and tries again then meets the same batch. With a new one, batches that raise would
         be rejected, and what is left is not Poisson sampling.
         """
-        states = self._stream_states()
+        before = self.streams.state() if self.streams.savable else None
         try:
             yield
         except BaseException:
-            if states is not None:
-                restored = [source_from_state(state) for state in states]
-                self.sampling, self.ordering, self.noise, self.masks = restored
+            if before is not None:
+                self.streams = Streams.from_state(before)
             raise
-
-    def _stream_states(self) -> list[dict[str, Any]] | None:
-        sources = list(self.streams.values())
-        if not all(isinstance(source, SecureSource | SeededSource) for source in sources):
-            return None
-        return [source.state() for source in sources]  # type: ignore[attr-defined]
 
     @classmethod
     def start(
@@ -156,16 +129,7 @@ class TrainingState:
         if ledger.table != trainer.plan.table:
             raise InvalidArgumentError("ledger: it keeps other owners or budgets than the plan; open one for this plan")
         _check_precision(model)
-        state = cls(
-            model=model,
-            optimizer=optimizer,
-            ledger=ledger,
-            sampling=source.stream("sampling"),
-            ordering=source.stream("order"),
-            noise=source.stream("noise"),
-            masks=source.stream("masks"),
-            also=also or {},
-        )
+        state = cls(model, optimizer, ledger, Streams.of(source), also=also or {})
         _check_same_everywhere(trainer, state)
         return state
 
@@ -195,41 +159,31 @@ def train_step(trainer: Trainer, state: TrainingState) -> StepDiagnostics:
     On many processes (``trainer.peers``) all take the step together, each on its share of the batch, and the first
     writes the ledger; all of this holds for them as one, see `inosgd.distributed`.
     """
+    plan, method, peers, table = trainer.plan, trainer.method, trainer.peers, trainer.owners.table
+    terms, tail = plan.at(state.step), method.tail(plan.expected_threshold_sum(state.step))
+    room = Room.of(terms, table.sizes, _precision(state.model), peers.size)
     with state.unmoved_by_failure():
-        terms, total, diagnostics = _recorded_sum(trainer, state)
-    noisy = release(total, terms.noise_scale, state.noise)  # public from here on
+        streams, drawn_with = state.streams, state.streams.fingerprint()
+        indices = _sampler(trainer, state, terms).draw(streams.sampling)
+        rows = trainer.owners.of(indices)
+        thresholds = terms.thresholds_of(rows)
+        with peers.batch(indices, drawn_with) as batch, torch_seeded_by(streams.masks, peers.rank) as drew:
+            examples = trainer.store.take(indices[batch.mine])  # in one process: all of them
+            with trainer.engine.on(state.model, trainer.losses, examples) as gradients:
+                measured = batch.gather(gradients.measure())
+                candidates = Candidates(indices, table.privacy_ranks[rows], measured.losses, measured.grad_norms)
+                ranking = method.order.ranking(candidates, streams.order)
+                weights = importance_weights(tail, thresholds, ranking)
+                factors = method.clipping.factors(measured.grad_norms, thresholds)
+                summed = gradients.weighted_sum((weights * factors)[batch.mine], room.error)
+            part = BoundedSum(summed, terms.clipping_thresholds)
+            with batch.summing(part.value, drew) as used:  # no process has the sum before the first has recorded
+                state.ledger.record(state.step, terms, sensitivity=part.sensitivity, streams=used)
+            total = replace(part, value=room.leave(batch.total))
+    noisy = release(total, terms.noise_scale, streams.noise)  # public from here on
     apply_update(state.model, state.optimizer, noisy / terms.expected_batch_size)
     state.step += 1
-    return diagnostics
-
-
-def _recorded_sum(trainer: Trainer, state: TrainingState) -> tuple[Terms, BoundedSum, StepDiagnostics]:
-    """Everything of a step up to its record in the ledger: the sum without noise, and what it is charged for."""
-    terms, streams = trainer.plan.at(state.step), state.fingerprint()
-    peers, table = trainer.peers, trainer.owners.table
-    indices = _sampler(trainer, state, terms).draw(state.sampling)
-    rows = trainer.owners.of(indices)
-    thresholds = terms.thresholds_of(rows)
-    room = Room.of(terms, table.sizes, _precision(state.model), peers.size)
-
-    with peers.batch(indices, streams) as batch, torch_seeded_by(state.masks, peers.rank) as drew:
-        examples = trainer.store.take(indices[batch.mine])  # in one process: all of them
-        with trainer.engine.on(state.model, trainer.losses, examples) as gradients:
-            measured = batch.gather(gradients.measure())
-            candidates = Candidates(indices, table.privacy_ranks[rows], measured.losses, measured.grad_norms)
-            ranking = trainer.method.order.ranking(candidates, state.ordering)
-            tail = trainer.method.tail(trainer.plan.expected_threshold_sum(state.step))
-            weights = importance_weights(tail, thresholds, ranking)
-            factors = trainer.method.clipping.factors(measured.grad_norms, thresholds)
-            summed = gradients.weighted_sum((weights * factors)[batch.mine], room.error)
-        part = BoundedSum(summed, terms.clipping_thresholds)
-        record = partial(_record, state, terms, part.sensitivity)
-        total = replace(part, value=room.leave(batch.sum(summed, record, drew)))
-    return terms, total, StepDiagnostics(len(indices), int(measured.not_finite.sum()))
-
-
-def _record(state: TrainingState, terms: Terms, sensitivity: FloatArray, streams: str | None) -> None:
-    state.ledger.record(state.step, terms, sensitivity=sensitivity, streams=streams)
+    return StepDiagnostics(len(indices), int(measured.not_finite.sum()))
 
 
 def apply_update(model: nn.Module, optimizer: torch.optim.Optimizer, gradient: torch.Tensor) -> None:
@@ -299,7 +253,7 @@ def _check_same_everywhere(trainer: Trainer, state: TrainingState) -> None:
         engine=type(trainer.engine).__name__,
         optimizer=state.optimizer,
         parameters=model_digest(state.model),
-        streams=state.fingerprint(),
+        streams=state.streams.fingerprint(),
     )
 
 

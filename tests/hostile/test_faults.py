@@ -99,7 +99,7 @@ def picture(state: TrainingState) -> dict:
     hooks = [module._forward_hooks for module in state.model.modules() if "forward" in vars(module)]
     return {
         "parameters": parameters, "optimizer": moments, "ledger": ledger, "step": state.step,
-        "streams": state.fingerprint(), "gradients": leftovers, "hooks": hooks,
+        "streams": state.streams.fingerprint(), "gradients": leftovers, "hooks": hooks,
     }  # fmt: skip
 
 
@@ -158,7 +158,7 @@ def test_trying_again_after_a_fault_meets_the_same_batch(engine, source):
     for _ in range(3):
         with pytest.raises(RuntimeError, match="again"):
             train_step(trainer, state)
-    fingerprints = {state.fingerprint()}
+    fingerprints = {state.streams.fingerprint()}
     assert len(fingerprints) == 1
     assert len(set(seen)) == 1
 
@@ -168,10 +168,10 @@ def test_without_keeping_the_streams_trying_again_would_reject_batches(monkeypat
 
     monkeypatch.setattr(TrainingState, "unmoved_by_failure", lambda self: nullcontext())
     trainer, state = started(Faulty(raising), BookkeepingEngine())
-    before = state.fingerprint()
+    before = state.streams.fingerprint()
     with pytest.raises(RuntimeError):
         train_step(trainer, state)
-    assert state.fingerprint() != before
+    assert state.streams.fingerprint() != before
 
 
 @engines

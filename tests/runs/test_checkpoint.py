@@ -180,7 +180,7 @@ def test_sources_that_cannot_be_saved_are_refused(tmp_path):
             return self
 
     trainer, state = started(Strange())
-    assert state.fingerprint() is None
+    assert state.streams.fingerprint() is None
     fit(trainer, state, steps=1)
     with pytest.raises(CheckpointError, match="stream 'sampling': a Strange cannot be saved"):
         write_checkpoint(tmp_path, state)

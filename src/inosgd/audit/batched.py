@@ -27,6 +27,7 @@ from inosgd.order import Candidates
 from inosgd.plan import Terms
 from inosgd.randomness import RandomSource
 from inosgd.rounding import Room
+from inosgd.streams import Streams
 from inosgd.study.study import StudyData
 
 ACTIVATIONS = (nn.Tanh, nn.ReLU, nn.Sigmoid, nn.GELU, nn.ELU, nn.SiLU, nn.LeakyReLU)
@@ -127,15 +128,13 @@ class _Lane:
     rows: IntArray
     owners: IntArray
     sampler: Sampler
-    sampling: RandomSource
-    ordering: RandomSource
-    noise: RandomSource
+    streams: Streams
 
     @classmethod
     def of(cls, practice: Practice, data: StudyData, rows: IntArray, source: RandomSource) -> _Lane:
         owners = data.owners.assignment[rows]
         sampler = practice.sampler(practice.terms.sampling_rates, owners, data.examples.targets.numpy()[rows])
-        return cls(rows, owners, sampler, source.stream("sampling"), source.stream("order"), source.stream("noise"))
+        return cls(rows, owners, sampler, Streams.of(source))
 
 
 def _step(
@@ -148,7 +147,7 @@ def _step(
     learning_rate: float,
 ) -> None:
     """One step of every model: sample, measure, order, weight, clip, sum, add noise, update."""
-    batches = [lane.sampler.draw(lane.sampling) for lane in lanes]
+    batches = [lane.sampler.draw(lane.streams.sampling) for lane in lanes]
     places = _padded([lane.rows[batch] for lane, batch in zip(lanes, batches, strict=True)])
     passed = stack.forward(inputs[places])
     losses = F.cross_entropy(passed.outputs.transpose(1, 2), targets[places], reduction="none")
@@ -200,7 +199,7 @@ def _coefficients(
     if tail is None:
         return factors
     candidates = Candidates(batch, practice.plan.table.privacy_ranks[owners], losses, norms)
-    ranking = practice.method.order.ranking(candidates, lane.ordering)
+    ranking = practice.method.order.ranking(candidates, lane.streams.order)
     return importance_weights(tail, thresholds, ranking) * factors
 
 
@@ -224,7 +223,7 @@ def _released(sums: torch.Tensor, lanes: Sequence[_Lane], terms: Terms, dtype: t
         sizes = np.bincount(lane.owners, minlength=len(terms.sampling_rates))
         room = Room.of(terms, sizes, dtype)
         bounded = BoundedSum(room.leave(total), terms.clipping_thresholds)
-        rows.append(release(bounded, terms.noise_scale, lane.noise))
+        rows.append(release(bounded, terms.noise_scale, lane.streams.noise))
     return torch.stack(rows)
 
 

@@ -44,7 +44,8 @@ from inosgd.errors import CheckpointError
 from inosgd.files import place, read_regular, sha256, staged, write_private
 from inosgd.ledger.ledger import KnownCheckpoint
 from inosgd.ledger.records import Position
-from inosgd.randomness import RandomSource, SecureSource, SeededSource, source_from_state, without_key
+from inosgd.randomness import without_key
+from inosgd.streams import Streams
 from inosgd.training import TrainingState
 
 CHECKPOINT_FORMAT = 2
@@ -187,7 +188,7 @@ class _Saved(NamedTuple):
     model: Mapping[str, Any]
     optimizer: dict[str, Any]
     also: Mapping[str, Any]
-    sources: Mapping[str, RandomSource]
+    streams: Streams
 
 
 def _checked(name: str, parts: _Parts, state: TrainingState) -> _Saved:
@@ -199,7 +200,7 @@ def _checked(name: str, parts: _Parts, state: TrainingState) -> _Saved:
             _decode(fields["model"], model),
             _decode(fields["optimizer"], tensors),
             _decode(fields["also"], tensors),
-            {name: source_from_state(parts.streams[name]) for name in state.streams},
+            Streams.from_state(parts.streams),
         )
         _check_model(state.model, saved.model)
         _check_optimizer(state.optimizer, fields["optimizer_class"], saved.optimizer)
@@ -219,9 +220,7 @@ def _put(saved: _Saved, step: int, name: str, state: TrainingState) -> None:
         state.model.load_state_dict(saved.model)
     except (*_DAMAGE, RuntimeError) as error:
         raise CheckpointError(f"checkpoint {name} cannot be used: {error!r}") from error
-    state.sampling, state.ordering = saved.sources["sampling"], saved.sources["order"]
-    state.noise, state.masks = saved.sources["noise"], saved.sources["masks"]
-    state.step = step
+    state.streams, state.step = saved.streams, step
 
 
 def erase_keys(checkpoint: Checkpoint) -> None:
@@ -271,7 +270,7 @@ def _parts(state: TrainingState, position: Position) -> _Parts:
         "optimizer.safetensors": safetensors.save(tensors),
     }
     digests = {name: sha256(data) for name, data in contents.items()}
-    return _Parts({**fields, "files": digests}, _stream_states(state), contents)
+    return _Parts({**fields, "files": digests}, state.streams.state(), contents)
 
 
 def _packed(parts: _Parts) -> bytes:
@@ -286,17 +285,6 @@ def _unpacked(content: bytes) -> _Parts:
     ends = 8 * count + np.cumsum(np.frombuffer(content[: 8 * count], dtype="<u8").astype(np.int64))
     rows = [content[start:end] for start, end in pairwise([8 * count, *ends.tolist()])]
     return _Parts(json.loads(rows[0]), json.loads(rows[1]), dict(zip(TENSOR_FILES, rows[2:], strict=True)))
-
-
-def _stream_states(state: TrainingState) -> dict[str, Any]:
-    states = {}
-    for name, source in state.streams.items():
-        if not isinstance(source, SeededSource | SecureSource):
-            raise CheckpointError(
-                f"stream {name!r}: a {type(source).__name__} cannot be saved; use SecureSource or SeededSource"
-            )
-        states[name] = source.state()
-    return states
 
 
 def _check_format(path: Path, fields: Mapping[str, Any]) -> None:

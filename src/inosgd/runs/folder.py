@@ -56,7 +56,7 @@ from inosgd.ledger.ledger import Finding, History, Ledger, LedgerReport, replay,
 from inosgd.ledger.records import read_chain
 from inosgd.plan import Plan
 from inosgd.planning.verification import check_spent
-from inosgd.randomness import AgreedSource, RandomSource
+from inosgd.randomness import RandomSource
 from inosgd.runs.checkpoint import Checkpoint, copy_to_peers, erase_keys, read_checkpoint, restore, write_checkpoint
 from inosgd.runs.files import (
     CHECKPOINTS,
@@ -588,18 +588,10 @@ def _check_not_behind_release(checkpoint: Checkpoint, ledger: Ledger) -> None:
 
 
 def _renew_after_change(checkpoint: Checkpoint, state: TrainingState, source: RandomSource | None) -> None:
-    """New random streams, if the ledger has a change or rollback that the checkpoint does not know of.
-
-    Where all processes have agreed on a ``source``, they come from it, so that no process chooses their keys alone.
-    """
+    """New random streams, if the ledger has a change or rollback that the checkpoint does not know of."""
     last = state.ledger.history.returned
     if checkpoint.known.record < last:
-        label = f"after record {last}"
-        streams = [
-            source.stream(f"{name} {label}") if isinstance(source, AgreedSource) else each.stream(label)
-            for name, each in state.streams.items()
-        ]
-        state.sampling, state.ordering, state.noise, state.masks = streams
+        state.streams = state.streams.renewed(f"after record {last}", source)
 
 
 def _replay_message(state: TrainingState) -> list[str]:
