@@ -16,7 +16,7 @@ from inosgd.cli.console import plain_table, results
 from inosgd.runs.folder import RunFolder
 from inosgd.shown import rounded_up
 from inosgd.study.running import Outcome, Prepared
-from inosgd.study.sources import Progress
+from inosgd.study.sources import Progress, unused_columns
 
 FILES_BETWEEN_SIGNS = 100
 
@@ -67,6 +67,7 @@ def training_report(run: RunFolder, prepared: Prepared, outcome: Outcome) -> dic
         },
         "held_out": None if evaluation is None else evaluation.to_json(),
         "unaccounted_scaling": prepared.data.encoding.fitted,
+        "unused_columns": unused_columns(prepared.study),
         "randomness": "secure" if prepared.seed is None else "seeded",
         "warnings": prepared.warnings,
     }
@@ -86,6 +87,8 @@ def print_report(run: RunFolder, prepared: Prepared, outcome: Outcome, page: Pat
             "right. recall: on held-out examples of the owner's kind; held-out examples are not protected."
         )
     shown.print("spent: the ε of each single example, rounded up; never above the budget.\n")
+    if unused := unused_columns(prepared.study):
+        shown.print(f"Columns that are neither used nor listed in data.ignore: {escape(', '.join(unused))}\n")
     for warning in prepared.warnings:
         shown.print(f"[bold yellow]{escape(warning)}[/]\n")
     here = escape(str(_near(run.path)))
