@@ -17,7 +17,7 @@ from inosgd._arrays import FloatArray
 DAY = 86400.0
 LONGEST_FORMAT = 64
 _START = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
-_TICKS = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}
+_TICKS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _PROBE = datetime.datetime(2001, 2, 1)
 
 
@@ -69,7 +69,9 @@ def stored_moments(values: Any) -> FloatArray:
     if pa.types.is_date32(kind):
         days: FloatArray = values.cast(pa.int32()).to_numpy() * DAY
         return days
-    seconds: FloatArray = values.cast(pa.int64()).to_numpy() / _TICKS["ms" if pa.types.is_date64(kind) else kind.unit]
+    ticks = _TICKS["ms" if pa.types.is_date64(kind) else kind.unit]
+    whole, rest = np.divmod(values.cast(pa.int64()).to_numpy(), ticks)
+    seconds: FloatArray = whole + rest / ticks
     return seconds
 
 
