@@ -150,7 +150,10 @@ TABLE_ERRORS = {
     "one row": ("\n".join(LINES[:2]) + "\n", ["cases.csv", "1 row, of which data.held_out.fraction = 0.25"]),
     "text in a number": (with_cell(7, 0, "forty"), ["cases.csv: column 'age', row 7: 'forty' is not a number"]),
     "missing number": (with_cell(7, 0, ""), ["column 'age', row 7: '' is empty", "fill it in"]),
-    "NaN": (with_cell(7, 2, "NaN"), ["column 'dose', row 7: 'NaN' is not a finite number"]),
+    "NaN": (
+        with_cell(7, 2, "NaN"),
+        ["column 'dose', row 7: 'NaN' is missing", 'dose = { range = [-3, 3], missing = "indicator" }'],
+    ),
     "infinity": (with_cell(7, 2, "-inf"), ["column 'dose', row 7: '-inf' is not a finite number"]),
     "huge integer": (with_cell(7, 0, "9" * 30), ["column 'age', row 7", "outside the declared range [0, 120]"]),
     "missing owner": (with_cell(7, 4, " "), ["column 'owner', row 7", "is empty"]),

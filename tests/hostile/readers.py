@@ -42,7 +42,7 @@ from inosgd.study.prediction import predict
 from inosgd.study.reading import read_study
 from tests import tiny
 from tests.data.writers import cifar_bytes, idx_bytes
-from tests.study.writers import STUDY, table_text, write_study
+from tests.study.writers import DROPPED, EXPORTED, STUDY, exported_rows, table_text, write_exported, write_study
 
 
 @dataclass(frozen=True)
@@ -143,6 +143,11 @@ def _study(path: Path) -> None:
     load_data(read_study(path))
 
 
+def _exported_study(path: Path) -> None:
+    write_exported(path.parent / "cases.csv", [row for row in exported_rows() if row["ill"] and row["owner"]])
+    load_data(read_study(path))
+
+
 def _arrays(path: Path) -> None:
     found = read_arrays(path, {"inputs": "a", "target": "b", "owner": "c"})
     array_numbers(path, "inputs", found["inputs"])
@@ -187,7 +192,8 @@ def saved_model() -> dict[str, bytes]:
 
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        study = write_study(folder, ("steps = 12", "steps = 2"))
+        study = write_study(folder, ("steps = 12", "steps = 2"), EXPORTED, DROPPED)
+        write_exported(folder / "cases.csv", exported_rows())
         prepared = prepare(study_from(read_study(study)))
         run = create_run(folder / "run", prepared)
         with run.lock():
@@ -202,10 +208,21 @@ def _model_part(name: str) -> Reader:
                 (path.parent / other).write_bytes(content)
         read_description(path.parent)
         data = path.parent / "new.csv"
-        data.write_text(table_text(6), encoding="utf-8")
+        write_exported(data, exported_rows(6))
         predict(path.parent, data)
 
     return Reader(f"model {name}", read, name, lambda: saved_model()[name])
+
+
+def _exported(path: Path) -> None:
+    study = write_study(path.parent, EXPORTED, DROPPED, ('"cases.csv"', f'"{path.name}"'), data=b"")
+    load_data(read_study(study))
+
+
+def _exported_bytes(name: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        write_exported(Path(folder) / name, exported_rows(30))
+        return (Path(folder) / name).read_bytes()
 
 
 def _images(path: Path) -> None:
@@ -257,6 +274,9 @@ READERS = {
         Reader("npy", _mapped, "x.npy", _npy),
         Reader("parquet on disk", _row_groups, "x.parquet", _parquet),
         Reader("index", _index, "index.csv", lambda: b"file,class\nindex.csv,a\n./index.csv,b\n"),
+        Reader("exported csv", _exported, "x.csv", lambda: _exported_bytes("x.csv")),
+        Reader("exported parquet", _exported, "x.parquet", lambda: _exported_bytes("x.parquet")),
+        Reader("exported study", _exported_study, "study.toml", lambda: STUDY.replace(*EXPORTED).encode()),
         Reader("study", _study, "study.toml", lambda: STUDY.encode()),
         Reader(
             "plan",

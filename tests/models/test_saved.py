@@ -20,7 +20,7 @@ DESCRIPTION = {
     "inputs": {
         "kind": "table",
         "columns": [
-            {"name": "a|b", "kind": "numeric", "low": 0.0, "high": 1.0, "fitted": True},
+            {"name": "a|b", "kind": "numeric", "range": [0.0, 1.0], "fitted": True},
             {"name": "c", "kind": "categorical", "categories": ["x", "y"], "fitted": False},
         ],
     },

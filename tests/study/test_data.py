@@ -65,7 +65,7 @@ def test_what_is_fitted_is_fitted_to_training_rows_only(tmp_path):
     lines[held_out] = "5000" + lines[held_out][lines[held_out].index(",") :]
     data = load_data(read_study(write_study(tmp_path, *changes, data="\n".join(lines) + "\n")))
     assert data.encoding.fitted
-    assert data.encoding.columns[0].range.high < 120
+    assert data.encoding.columns["age"].range.high < 120
     assert float(data.held_out.inputs[:, 0].max()) == 1.0  # brought to the end of the range
 
 

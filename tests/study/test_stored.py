@@ -132,7 +132,7 @@ def refusal(study) -> str:
 @pytest.mark.parametrize(
     ("column", "row", "value", "words"),
     [
-        ("age", 50, float("nan"), "column 'age', row 51: 'nan' is not a finite number"),
+        ("age", 50, float("nan"), "column 'age', row 51: 'nan' is missing"),
         ("age", 33, None, "column 'age', row 34: 'None' is missing"),
         ("age", 88, 130.0, "column 'age', row 89: '130.0' lies outside the declared range"),
         ("sex", 60, "x", "column 'sex', row 61: 'x' is none of the column's categories"),

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import csv
+import datetime
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from PIL import Image
 
 OWNERS = ("hospital_a", "hospital_b", "clinic")
@@ -70,6 +76,49 @@ def write_study(folder: Path, *changes: tuple[str, str], data: str | bytes | Non
     path = folder / "study.toml"
     path.write_text(text, encoding="utf-8")
     return path
+
+
+EXPORTED = (
+    'age = [0, 120]\nsex = ["f", "m"]\ndose = [-3, 3]',
+    """\
+age = { range = [0, 120], missing = 60 }
+sex = { categories = ["f", "m", "None"], missing = "indicator" }
+dose = { range = [-3, 3], missing = "indicator" }
+visit = { date = ["2019-01-01", 2021-12-31], cycles = ["year", "week", "day"], missing = "2020-06-01" }
+smoker = { boolean = true, missing = false }""",
+)
+"""Features of a table as programs export it, for `exported_rows`."""
+DROPPED = ('owner = "owner"', 'owner = "owner"\nignore = ["id"]\ndrop_missing = ["ill", "owner"]')
+
+
+def exported_rows(rows: int = 90) -> list[dict[str, Any]]:
+    """The cases of `table_text` with an id, a date and a truth; every seventh cell of a column or so has no value."""
+    lines = [line.split(",") for line in table_text(rows).splitlines()]
+    found: list[dict[str, Any]] = [dict(zip(lines[0], line, strict=True)) for line in lines[1:]]
+    for number, row in enumerate(found):
+        moment = datetime.datetime(2019, 1, 1) + datetime.timedelta(hours=277 * number)
+        row |= {"id": f"P{number:05d}", "visit": moment, "smoker": number % 3 == 0}
+        row |= {"age": float(row["age"]), "dose": float(row["dose"])}
+        if number % 5 == 2:
+            row["sex"] = "None"
+        for place, name in enumerate(row):
+            rare = name in ("ill", "owner") and (number // 11) % 4
+            if name != "id" and (number + 5 * place) % 11 == 0 and not rare:
+                row[name] = None
+    return found
+
+
+def write_exported(path: Path, rows: Sequence[dict[str, Any]], row_group_size: int = 7) -> None:
+    """A table as programs write it, by the end of its name: .csv, .tsv or .parquet."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.Table.from_pylist(list(rows)), path, row_group_size=row_group_size)
+        return
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(rows[0]), delimiter="\t" if path.suffix == ".tsv" else ",")
+        writer.writeheader()
+        for number, row in enumerate(rows):
+            nothing = ("", "NA", "?")[number % 3]
+            writer.writerow({key: nothing if value is None else value for key, value in row.items()})
 
 
 def write_images(folder: Path, count: int = 90, classes: int = 10, side: int = 28) -> None:

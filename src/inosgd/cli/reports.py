@@ -16,7 +16,7 @@ from inosgd.cli.console import plain_table, results
 from inosgd.runs.folder import RunFolder
 from inosgd.shown import rounded_up
 from inosgd.study.running import Outcome, Prepared
-from inosgd.study.sources import Progress
+from inosgd.study.sources import Progress, unused_columns
 
 FILES_BETWEEN_SIGNS = 100
 
@@ -67,9 +67,15 @@ def training_report(run: RunFolder, prepared: Prepared, outcome: Outcome) -> dic
         },
         "held_out": None if evaluation is None else evaluation.to_json(),
         "unaccounted_scaling": prepared.data.encoding is not None and prepared.data.encoding.fitted,
+        "unused_columns": _unused(prepared),
         "randomness": "secure" if prepared.seed is None else "seeded",
         "warnings": prepared.warnings,
     }
+
+
+def _unused(prepared: Prepared) -> list[str]:
+    file = prepared.study.file
+    return [] if file is None else unused_columns(file)
 
 
 def print_report(run: RunFolder, prepared: Prepared, outcome: Outcome, page: Path | None = None) -> None:
@@ -86,6 +92,8 @@ def print_report(run: RunFolder, prepared: Prepared, outcome: Outcome, page: Pat
             "right. recall: on held-out examples of the owner's kind; held-out examples are not protected."
         )
     shown.print("spent: the ε of each single example, rounded up; never above the budget.\n")
+    if unused := _unused(prepared):
+        shown.print(f"Columns that are neither used nor listed in data.ignore: {escape(', '.join(unused))}\n")
     for warning in prepared.warnings:
         shown.print(f"[bold yellow]{escape(warning)}[/]\n")
     here = escape(str(_near(run.path)))

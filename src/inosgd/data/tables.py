@@ -10,8 +10,9 @@ from __future__ import annotations
 import codecs
 import csv
 import difflib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,10 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from inosgd._arrays import FloatArray
+from inosgd._arrays import BoolArray, FloatArray, IntArray
 from inosgd.data.decoding import decode, open_parquet
+from inosgd.data.moments import is_stored_moment, moment, stored_moments
+from inosgd.data.notation import PLAIN, Notation
 from inosgd.errors import InvalidArgumentError
 
 Texts = npt.NDArray[np.object_]
@@ -40,74 +43,130 @@ MOST_NAMES = 12
 class Table:
     """Some columns of a file, all equally long. Sensitive: it holds the data themselves.
 
-    A piece of a longer table begins with row ``first``, counted from 0.
+    Attributes:
+        path: The file, for messages.
+        columns: A table of Arrow.
+        rows: Where in the file each row stands, counted from 0; None if these are all rows from the first on.
+        notation: How cells are written.
     """
 
     path: Path
     columns: Any
-    first: int = 0
+    rows: IntArray | None = None
+    notation: Notation = PLAIN
 
     def __len__(self) -> int:
         return int(self.columns.num_rows)
 
+    @property
+    def positions(self) -> IntArray:
+        """Where in the file each row stands, counted from 0."""
+        return np.arange(len(self)) if self.rows is None else self.rows
+
+    def only(self, rows: BoolArray, *columns: str) -> Table:
+        """Some of the rows, which keep their numbers in messages; of all columns, or of some."""
+        chosen = self.columns.select(columns) if columns else self.columns
+        if rows.all():
+            return replace(self, columns=chosen)
+        return replace(self, columns=chosen.filter(pa.array(rows)), rows=self.positions[rows])
+
+    def missing(self, column: str, known: Collection[str] = ()) -> BoolArray:
+        """Which cells hold no value: null, NaN, empty, or a text that stands for that and is not among ``known``.
+
+        Guarantee: whether a cell is missing depends on this cell, on the notation and on ``known`` alone.
+        """
+        values = _plain(self.columns.column(column))
+        missing: BoolArray = np.asarray(values.is_null(nan_is_null=True))
+        if pa.types.is_string(values.type):
+            texts = pa.array(["", *(text for text in self.notation.missing if text not in known)])
+            missing = missing | np.asarray(pc.is_in(pc.utf8_trim_whitespace(values), value_set=texts))
+        return missing
+
     def numbers(self, column: str) -> FloatArray:
         """The column as finite numbers."""
+        self.refuse_missing(column)
         values = _plain(self.columns.column(column))
         if pa.types.is_string(values.type):
-            values = pc.utf8_trim_whitespace(values)
-            self._refuse(column, pc.equal(values, ""), "is empty; fill it in, or leave the row out")
-            values = self._parsed(column, values)
+            values = self._parsed(column, pc.utf8_trim_whitespace(values))
         elif pa.types.is_decimal(values.type):
             values = values.cast(pa.float64())
         elif not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
-            raise InvalidArgumentError(
-                f"{self.path}: column {column!r} holds values of type {values.type}; give numbers, or declare it as "
-                "categories"
-            )
-        self._refuse(column, values.is_null(), "is missing; fill it in, or leave the row out")
+            raise self._type_error(column, values.type, "give numbers, or declare it as categories or dates")
         numbers: FloatArray = values.cast(pa.float64(), safe=False).to_numpy()
         self._refuse(column, ~np.isfinite(numbers), "is not a finite number; fill it in, or leave the row out")
         return numbers
 
-    def texts(self, column: str, *, empty: bool = False) -> Texts:
-        """The column as trimmed text; whole numbers count as text, an empty cell only with ``empty``."""
+    def texts(self, column: str, known: Collection[str] = (), *, empty: bool = False) -> Texts:
+        """The column as trimmed text; whole numbers count as text, a missing value only with ``empty``, as "".
+
+        With ``empty`` every text stands for itself; otherwise those that stand for a missing value are refused, unless
+        they are among ``known``.
+        """
+        if not empty:
+            self.refuse_missing(column, known)
         values = _plain(self.columns.column(column))
         if pa.types.is_integer(values.type) or pa.types.is_boolean(values.type):
             values = values.cast(pa.string())
         elif not pa.types.is_string(values.type):
-            raise InvalidArgumentError(
-                f"{self.path}: column {column!r} holds values of type {values.type}; store names, classes and "
-                "categories as text or whole numbers"
-            )
-        self._refuse(column, values.is_null(), "is missing; fill it in, or leave the row out")
-        values = pc.utf8_trim_whitespace(values)
-        if not empty:
-            self._refuse(column, pc.equal(values, ""), "is empty; fill it in, or leave the row out")
-        texts: Texts = values.to_numpy(zero_copy_only=False).astype(object)
+            fix = "store names, classes and categories as text or whole numbers"
+            raise self._type_error(column, values.type, fix)
+        texts: Texts = pc.utf8_trim_whitespace(values.fill_null("")).to_numpy(zero_copy_only=False).astype(object)
         return texts
 
+    def moments(self, column: str, form: str | None = None) -> FloatArray:
+        """The column as seconds since 1970; texts are in ISO 8601, or in ``form`` (see `inosgd.data.moments`)."""
+        self.refuse_missing(column)
+        values = _plain(self.columns.column(column))
+        if is_stored_moment(values.type):
+            return stored_moments(values)
+        if not (pa.types.is_string(values.type) or pa.types.is_integer(values.type)):
+            raise self._type_error(column, values.type, "store dates as timestamps, dates or text")
+        texts = self.texts(column)
+        found = {text: _moment_or_nan(text, form) for text in set(texts)}
+        seconds = np.fromiter((found[text] for text in texts), dtype=np.float64, count=len(texts))
+        wanted = "a date of ISO 8601, such as 2024-05-31" if form is None else f"a date written as {form!r}"
+        fix = "correct it, or declare how the column's dates are written with format"
+        self._refuse(column, np.isnan(seconds), f"is not {wanted}; {fix}")
+        return seconds
+
     def value(self, column: str, row: int) -> str:
-        """What stands in a cell, for messages; ``row`` counts from 0."""
+        """What stands in a cell, for messages; ``row`` counts from 0, within this table."""
         return shortened(str(self.columns.column(column)[row].as_py()))
 
-    def _parsed(self, column: str, values: Any) -> Any:
+    def refuse_missing(
+        self, column: str, known: Collection[str] = (), fix: str = "fill it in, or leave the row out"
+    ) -> None:
+        """Raise for the first cell of the column without a value."""
+        missing = self.missing(column, known)
+        if missing.any():
+            raise self.missing_error(column, int(np.argmax(missing)), fix)
+
+    def missing_error(self, column: str, row: int, fix: str) -> InvalidArgumentError:
+        """The error for a cell without a value, to be raised by the caller."""
+        state = "is missing" if self.value(column, row).strip() else "is empty"
+        return self.cell_error(column, row, f"{state}; {fix}")
+
+    def _parsed(self, column: str, texts: Any) -> Any:
+        values = self.notation.plain(texts)
         try:
             return values.cast(pa.float64())
         except pa.ArrowInvalid:
             row = next(row for row, text in enumerate(values.to_pylist()) if not _is_number(text))
-            raise self.cell_error(column, row, "is not a number; correct it, or declare the column's categories") from (
-                None
-            )
+            raise self.cell_error(column, row, self.notation.problem(texts[row].as_py())) from None
 
     def _refuse(self, column: str, wrong: Any, problem: str) -> None:
         flags = np.asarray(wrong)
         if flags.any():
             raise self.cell_error(column, int(np.argmax(flags)), problem)
 
+    def _type_error(self, column: str, kind: Any, fix: str) -> InvalidArgumentError:
+        return InvalidArgumentError(f"{self.path}: column {column!r} holds values of type {kind}; {fix}")
+
     def cell_error(self, column: str, row: int, problem: str) -> InvalidArgumentError:
-        """The error for one cell, to be raised by the caller; ``row`` counts from 0, within this piece."""
+        """The error for one cell, to be raised by the caller; ``row`` counts from 0, within this table."""
+        place = int(self.positions[row]) + 1
         return InvalidArgumentError(
-            f"{self.path}: column {column!r}, row {self.first + row + 1}: {self.value(column, row)!r} {problem}"
+            f"{self.path}: column {column!r}, row {place}: {self.value(column, row)!r} {problem}"
         )
 
 
@@ -299,10 +358,11 @@ def _is_utf8(content: bytes) -> bool:
 
 
 def _plain(values: Any) -> Any:
-    """The column without a dictionary, and text as plain text."""
+    """The column without a dictionary, and text as plain text; a column of nothing is empty text."""
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
-    return values.cast(pa.string()) if pa.types.is_large_string(values.type) else values
+    text = pa.types.is_large_string(values.type) or pa.types.is_null(values.type)
+    return values.cast(pa.string()) if text else values
 
 
 def _is_number(text: str) -> bool:
@@ -312,6 +372,13 @@ def _is_number(text: str) -> bool:
     except pa.ArrowInvalid:
         return False
     return True
+
+
+def _moment_or_nan(text: str, form: str | None) -> float:
+    try:
+        return moment(text, form)
+    except (ValueError, OverflowError):
+        return math.nan
 
 
 def one_line(error: Exception) -> str:

@@ -173,39 +173,69 @@ def inputs_in_words(inputs: Mapping[str, Any]) -> str:
             f"Numbers from {low:g} to {high:g}{fitted}, as a tensor (examples, {shape}) of 2 (x - low) / (high - low) "
             "- 1; numbers outside are brought to the ends of the range."
         )
-    return _columns_in_words(inputs["columns"])
+    return _columns_in_words(inputs["columns"], inputs.get("notation", {}).get("missing", []))
 
 
-def _columns_in_words(columns: list[dict[str, Any]]) -> str:
+def _columns_in_words(columns: list[dict[str, Any]], missing: list[str]) -> str:
     texts = [_text_in_words(column) for column in columns if column["kind"] == "text"]
     others = [column for column in columns if column["kind"] != "text"]
-    parts = [*texts, *([_numbers_in_words(others)] if others else [])]
+    parts = [*texts, *([_numbers_in_words(others, missing)] if others else [])]
     if len(parts) == 1:
         return parts[0]
     beginning = "A dictionary of tensors: each text under the name of its column, all other columns under `numbers`."
     return "\n\n".join([beginning, *parts])
 
 
-def _numbers_in_words(columns: list[dict[str, Any]]) -> str:
-    rows = ["| column | kind | from | to, or categories | fitted |", "| --- | --- | --- | --- | --- |"]
+def _numbers_in_words(columns: list[dict[str, Any]], missing: list[str]) -> str:
+    rows = ["| column | kind | values | if missing | fitted |", "| --- | --- | --- | --- | --- |"]
     for column in columns:
+        cells = (column["name"], column["kind"], _values_in_words(column), _missing_in_words(column.get("missing")))
         fitted = "yes, unaccounted" if column["fitted"] else "no"
-        if column["kind"] == "numeric":
-            rows.append(f"| {_cell(column['name'])} | numeric | {column['low']:g} | {column['high']:g} | {fitted} |")
-        else:
-            names = _cell(", ".join(column["categories"]))
-            rows.append(f"| {_cell(column['name'])} | categorical | | {names} | {fitted} |")
-    explained = (
-        "Columns in this order, side by side. A number x becomes 2 (x - low) / (high - low) - 1, and numbers outside "
-        "the range are brought to its ends. A category becomes as many numbers as there are categories: 1 for its own, "
-        "0 for the others."
-    )
-    return explained + "\n\n" + "\n".join(rows)
+        rows.append(f"| {' | '.join(_cell(cell) for cell in cells)} | {fitted} |")
+    kinds = {column["kind"] for column in columns} | {"indicator" for column in columns if _indicated(column)}
+    explained = ["Columns in this order, side by side.", *(words for kind, words in _KINDS.items() if kind in kinds)]
+    if any(column.get("missing") is not None for column in columns):
+        explained.append(f"Missing are empty cells{''.join(f', {text!r}' for text in missing)}; a category never is.")
+    return " ".join(explained) + "\n\n" + "\n".join(rows)
+
+
+_KINDS = {
+    "numeric": (
+        "A number x becomes 2 (x - low) / (high - low) - 1, and numbers outside the range are brought to its ends."
+    ),
+    "categorical": "A category becomes as many numbers as there are categories: 1 for its own, 0 for the others.",
+    "boolean": "True becomes 1 and false -1.",
+    "date": (
+        "A date becomes its seconds since 1970 in UTC, scaled like numbers, the last day included; then, for each "
+        "cycle, the sine and cosine of 2 pi times the part of the year, of the week from Monday or of the day that has "
+        "passed."
+    ),
+    "indicator": "With an indicator, a missing value becomes zeros, and one more number is 1 for it and 0 otherwise.",
+}
+
+
+def _values_in_words(column: Mapping[str, Any]) -> str:
+    if column["kind"] == "numeric":
+        low, high = column["range"]
+        return f"{low:g} to {high:g}"
+    if column["kind"] == "date":
+        extra = [f"format {column['format']}"] if column.get("format") else []
+        extra += [f"cycles {', '.join(column['cycles'])}"] if column.get("cycles") else []
+        return "; ".join([" to ".join(column["date"]), *extra])
+    return ", ".join(column["categories"]) if column["kind"] == "categorical" else "true, false"
+
+
+def _indicated(column: Mapping[str, Any]) -> bool:
+    return column.get("missing") == "indicator"
+
+
+def _missing_in_words(missing: Any) -> str:
+    return "refused" if missing is None else f"{missing:g}" if isinstance(missing, float) else str(missing)
 
 
 def _text_in_words(column: Mapping[str, Any]) -> str:
     how = "1 + each byte of its UTF-8 text"
-    if column["tokens"] == "words":
+    if column["text"] == "words":
         how = f"1 + zlib.crc32(word) % {column['vocabulary_size'] - 1} for each word of its lower-case text (`\\w+`)"
     return (
         f"The column {column['name']!r} of text as symbols: {how}, cut after {column['max_length']} and filled up to "

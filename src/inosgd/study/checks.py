@@ -11,10 +11,20 @@ from inosgd.importance import StepTail
 from inosgd.method import METHODS
 from inosgd.plan_config import PlanConfig
 from inosgd.study.encoding import NUMBERS
-from inosgd.study.features import CategoricalFeature, NumericFeature, TextFeature
+from inosgd.study.features import CategoricalFeature, TextFeature, UnfittedFeature
 from inosgd.study.models import BUILT_IN, FACTORY, OWN_MODEL, argument_names
 from inosgd.study.problems import ABSENT, Problem
-from inosgd.study.schema import ArrayData, ImageData, MappedData, StudySchema, TableData, TailSection, TrainingSection
+from inosgd.study.schema import (
+    ArrayData,
+    ImageData,
+    MappedData,
+    StudySchema,
+    TableData,
+    TailSection,
+    TrainingSection,
+    notation_of,
+    used_columns,
+)
 
 
 def problems_between_keys(study: StudySchema, allowed_factory: str | None) -> list[Problem]:
@@ -52,6 +62,7 @@ def _data_problems(study: StudySchema) -> Iterator[Problem]:
         yield from _owner_problems(data)
     if isinstance(data, TableData):
         yield from _feature_problems(data)
+        yield from _column_problems(data)
         yield from _stored_table_problems(data)
     if isinstance(data, ArrayData):
         yield from _array_problems(data)
@@ -89,15 +100,30 @@ def _feature_problems(data: TableData) -> Iterator[Problem]:
             yield Problem(
                 key, ABSENT, "data.target or data.epsilon names this column, so it cannot be a feature; leave it out"
             )
-        unknown = feature in (NumericFeature(), CategoricalFeature())
-        if unknown and not data.unaccounted_scaling:
+        if isinstance(feature, CategoricalFeature) and len(feature.categories) < 2:
+            yield Problem(key, list(feature.categories), "give at least two categories")
+        if isinstance(feature, UnfittedFeature) and not data.unaccounted_scaling:
             fix = (
                 "declare its public range, such as [0, 120], or its categories, which costs no privacy; or fit them to "
                 "the training data, which no budget accounts for, with data.unaccounted_scaling = true"
             )
-            yield Problem(key, "numeric" if isinstance(feature, NumericFeature) else "categorical", fix)
+            yield Problem(key, feature.kind, fix)
         if isinstance(feature, TextFeature) and len(data.features) > 1 and name == NUMBERS:
             yield Problem(key, ABSENT, "the columns that are no text go by this name; rename the column of text")
+
+
+def _column_problems(data: TableData) -> Iterator[Problem]:
+    used = used_columns(data)
+    for name in data.ignore:
+        if name in used:
+            yield Problem("data.ignore", name, f"{used[name]} uses this column; leave it out in one of the two places")
+    for name in data.drop_missing:
+        if name not in used:
+            yield Problem("data.drop_missing", name, f"this column is not used; {closest(name, list(used))}")
+    try:
+        notation_of(data)
+    except InvalidArgumentError as error:
+        yield Problem("data.thousands", data.thousands, str(error).partition(": ")[2])
 
 
 _NOT_FITTED = "nothing is fitted to data that stay on disk; leave this out, and declare every range and all categories"

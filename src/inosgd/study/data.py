@@ -64,7 +64,7 @@ def joined_data(study: StudyFile, data: StudyData, path: Path, budgets: dict[str
     section = study.schema.data.held_out
     if section.path is None:
         fraction = DEFAULT_FRACTION if section.fraction is None else section.fraction
-        chosen = held_out_rows(len(chosen), fraction, section.seed)
+        chosen = _held_out_of(source, fraction, section.seed)
     training, held_out = np.flatnonzero(~chosen), np.flatnonzero(chosen)
     if not len(training):
         raise InvalidArgumentError(f"{source.path}: no row is left to train on; give more rows")
@@ -113,10 +113,19 @@ def encoding_of(data: StudyData) -> Encoding:
     return data.encoding
 
 
+def _held_out_of(source: Source, fraction: float, seed: int) -> BoolArray:
+    """Which rows are held out, by their places in the file: a row that is left out moves no other."""
+    rows, count = source.labels.rows, len(source.labels.targets)
+    if rows is None:
+        return held_out_rows(count, fraction, seed)
+    chosen: BoolArray = held_out_rows(source.labels.position(count - 1) + 1, fraction, seed)[rows]
+    return chosen
+
+
 def _split(study: StudyFile, source: Source, seed: int) -> tuple[IntArray, IntArray]:
     section, count = study.schema.data.held_out, len(source.labels.targets)
     fraction = DEFAULT_FRACTION if section.fraction is None else section.fraction
-    chosen = held_out_rows(count, fraction, section.seed + seed)
+    chosen = _held_out_of(source, fraction, section.seed + seed)
     training, held_out = np.flatnonzero(~chosen), np.flatnonzero(chosen)
     if count < 2 or not len(training) or (fraction > 0 and not len(held_out)):
         raise InvalidArgumentError(

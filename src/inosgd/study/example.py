@@ -88,6 +88,10 @@ classes = ["benign", "malignant"] # without this, the classes found in the train
 outside_range = "refuse"          # a value outside its range is an error; "clamp" brings it to the end of the range
 # unaccounted_scaling = true      # allows features without a range, fitted to the data: no budget accounts for that
 # delimiter = ";"
+# decimal = ","                   # what separates decimals; thousands = "." for 1.234,5
+# missing = ["NA", "?"]           # texts that stand for a missing value beside empty cells; by default the usual ones
+# drop_missing = ["diagnosis"]    # leave out rows without a value in these columns, also the owner's; else an error
+# ignore = ["patient_id"]         # columns that are not used; others that are not used are reported
 
 [data.held_out]                   # rows that the model is judged by and never trained on
 fraction = 0.2                    # each row by a coin of its own; or path = "another-file.csv"
@@ -96,6 +100,10 @@ seed = 0
 [data.features]                   # the columns that the model reads, with what is publicly known about them
 @FEATURES@
 # sex = ["f", "m"]                # categories
+# smoker = "boolean"              # true or false, yes or no, 1 or 0
+# visit = { date = ["2015-01-01", "2025-12-31"] }           # format = "%d.%m.%Y" if not ISO 8601; cycles = ["year"]
+# age = { range = [0, 120], missing = 60 }                  # what stands for a missing value; public, so it is free
+# ward = { categories = ["a", "b"], missing = "indicator" } # or an input that says that the value is missing
 # note = { text = "words", max_length = 80 }     # text, read alone, for the model "lstm"
 
 [budgets]                         # what each owner allows for each of its rows

@@ -41,13 +41,28 @@ class Names:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Labels:
-    """What each row is and whose it is; ``targets_from`` and ``owners_from`` say where that was read, for messages."""
+    """What each row is and whose it is.
+
+    Attributes:
+        targets: The class of each row.
+        targets_from: Where that was read, for messages.
+        owners: The owner of each row.
+        owners_from: Where that was read, for messages.
+        epsilons: What each row allows, if rows have budgets of their own.
+        rows: Where in the file each row stands, counted from 0, if some rows of the file are left out. Whatever depends
+            on the place of a row depends on this one, so that a row that is left out moves no other.
+    """
 
     targets: Names
     targets_from: str
     owners: Names | None
     owners_from: str
     epsilons: FloatArray | None
+    rows: RowArray | None = None
+
+    def position(self, row: int) -> int:
+        """Where in the file ``row`` stands, counted from 0."""
+        return row if self.rows is None else int(self.rows[row])
 
 
 def named(texts: Texts) -> Names:

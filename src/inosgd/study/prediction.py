@@ -94,7 +94,7 @@ def _inputs(encoding: Encoding, data: Path, delimiter: str | None) -> tuple[str,
     if not data.exists():
         raise InvalidArgumentError(f"{data}: there is no such file; correct the path")
     if isinstance(encoding, TableEncoding):
-        table = read_table([data], dict.fromkeys(encoding.names, "the model reads it"), delimiter)
+        table = read_table([data], dict.fromkeys(encoding.columns, "the model reads it"), delimiter)
         inputs = encoding.encode(table)
         return "row", list(range(1, len(table) + 1)), inputs, _outside(encoding.outside(table), data)
     if isinstance(encoding, ImageEncoding):

@@ -26,7 +26,7 @@ class Problem:
     fix: str
 
     def __str__(self) -> str:
-        shown = "" if self.value is ABSENT else f" = {shortened(_toml(self.value))}"
+        shown = "" if self.value is ABSENT else f" = {shortened(as_toml(self.value))}"
         return f"{self.key}{shown}: {self.fix}"
 
 
@@ -47,7 +47,7 @@ class StudyFileError(InvalidArgumentError):
         super().__init__(f"{path}: {len(problems)} problems{lines}")
 
 
-def _toml(value: Any, depth: int = 0) -> str:
+def as_toml(value: Any, depth: int = 0) -> str:
     """About what stands in the file."""
     if depth > MOST_SHOWN_LEVELS:
         return "..."
@@ -56,7 +56,7 @@ def _toml(value: Any, depth: int = 0) -> str:
     if isinstance(value, str):
         return f'"{value}"'
     if isinstance(value, dict):
-        return "{ " + ", ".join(f"{key} = {_toml(inner, depth + 1)}" for key, inner in value.items()) + " }"
+        return "{ " + ", ".join(f"{key} = {as_toml(inner, depth + 1)}" for key, inner in value.items()) + " }"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(_toml(inner, depth + 1) for inner in value) + "]"
+        return "[" + ", ".join(as_toml(inner, depth + 1) for inner in value) + "]"
     return f"{value:.12g}" if isinstance(value, float) else str(value)

@@ -6,10 +6,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
+from inosgd.data.notation import USUAL_MISSING, Notation
 from inosgd.planning import Fairness
-from inosgd.study.features import Feature, parse_feature, parse_range
+from inosgd.study.declarations import parse_feature, parse_range
+from inosgd.study.features import Declared
 
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+Character = Annotated[str, StringConstraints(min_length=1, max_length=1)]
 Positive = Annotated[float, Field(gt=0, le=1e15, allow_inf_nan=False)]
 AtLeastZero = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
@@ -18,7 +21,7 @@ Count = Annotated[int, Field(ge=1, le=10_000_000)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
-def _feature(value: Any) -> Feature:
+def _feature(value: Any) -> Declared:
     return parse_feature(value)
 
 
@@ -57,18 +60,40 @@ class _Data(_Section):
 
 
 class TableData(_Data):
-    """Rows of a CSV, TSV or Parquet file; Parquet may stay on disk, and every batch is read from there."""
+    """Rows of a CSV, TSV or Parquet file; Parquet may stay on disk, and every batch is read from there.
+
+    ``drop_missing`` names columns without whose value a row is left out; targets and owners cannot be filled in. This
+    costs no privacy: whether a row is left out depends on that row alone, a row that is left out influences nothing,
+    and all others are encoded and held out as they would be if it stayed (see `inosgd.study.labels.Labels`).
+    """
 
     kind: Literal["table"]
     path: Annotated[list[Text], Field(min_length=1), BeforeValidator(_paths)]
     on_disk: bool = False
-    delimiter: Annotated[str, StringConstraints(min_length=1, max_length=1)] | None = None
+    delimiter: Character | None = None
+    decimal: Literal[".", ","] = "."
+    thousands: Character | None = None
+    missing: list[Annotated[str, StringConstraints(strip_whitespace=True)]] = list(USUAL_MISSING)
+    drop_missing: list[Text] = []
+    ignore: list[Text] = []
     target: Text
     owner: Text | None = None
     epsilon: Text | None = None
     features: Annotated[dict[str, FeatureValue], Field(min_length=1)]
     unaccounted_scaling: bool = False
     outside_range: Literal["refuse", "clamp"] = "refuse"
+
+
+def notation_of(data: TableData) -> Notation:
+    """How the cells of the study's tables are written."""
+    return Notation(tuple(data.missing), data.decimal, data.thousands)
+
+
+def used_columns(data: TableData) -> dict[str, str]:
+    """Each column that is read, and the key that asks for it."""
+    keys = {key: getattr(data, key) for key in ("target", "owner", "epsilon")}
+    labels = {column: f"data.{key}" for key, column in keys.items() if column is not None}
+    return {name: f"data.features.{name}" for name in data.features} | labels
 
 
 class ImageData(_Data):

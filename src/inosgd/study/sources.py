@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -14,24 +14,15 @@ from inosgd._arrays import FloatArray, IntArray
 from inosgd.data.arrays import Array, array_numbers, array_texts, read_arrays
 from inosgd.data.image_folder import ImageFormat, inside, list_images, read_images, scaled_pixels
 from inosgd.data.scaling import Range
-from inosgd.data.tables import Table, Texts, read_table, shortened
+from inosgd.data.tables import Table, Texts, column_names, read_table, shortened
 from inosgd.errors import InvalidArgumentError
 from inosgd.study.budgets import row_epsilons
-from inosgd.study.encoding import (
-    ArrayEncoding,
-    CategoricalColumn,
-    Column,
-    Encoding,
-    ImageEncoding,
-    NumericColumn,
-    TableEncoding,
-    TextColumn,
-)
-from inosgd.study.features import CategoricalFeature, Feature, NumericFeature, TextFeature
+from inosgd.study.encoding import ArrayEncoding, Encoding, ImageEncoding, TableEncoding
+from inosgd.study.features import DateFeature, Declared, NumericFeature, UnfittedFeature, fit, outside
 from inosgd.study.inputs import NamedInputs
 from inosgd.study.labels import Labels, named
 from inosgd.study.reading import StudyFile
-from inosgd.study.schema import ArrayData, ImageData, TableData
+from inosgd.study.schema import ArrayData, ImageData, TableData, notation_of, used_columns
 
 Progress = Callable[[Sequence[Path], str], Iterable[Path]]
 """Shows how far the reading of many files has come: the same files, one after the other."""
@@ -83,11 +74,17 @@ class TableSource:
     path: str
     labels: Labels
     table: Table
-    features: dict[str, Feature]
+    features: dict[str, Declared]
 
     def encoding(self, training: IntArray) -> TableEncoding:
         """Declared ranges and categories; those left open are fitted to the ``training`` rows."""
-        return TableEncoding(tuple(_column(name, kind, self.table, training) for name, kind in self.features.items()))
+        chosen = np.zeros(len(self.table), dtype=np.bool_)
+        chosen[training] = True
+        columns = {
+            name: fit(feature, self.table.only(chosen, name), name) if isinstance(feature, UnfittedFeature) else feature
+            for name, feature in self.features.items()
+        }
+        return TableEncoding(columns, self.table.notation)
 
     def encode(self, encoding: TableEncoding) -> torch.Tensor | NamedInputs:
         """One row of numbers or symbols per row, or of both."""
@@ -138,65 +135,96 @@ class ArraySource:
 
 def label_error(source: Source, origin: str, value: object, row: int, problem: str) -> InvalidArgumentError:
     """The error for the label of one row, to be raised by the caller; ``row`` counts from 0."""
-    return InvalidArgumentError(f"{source.path}: {origin}, row {row + 1}: {shortened(str(value))!r} {problem}")
+    place = source.labels.position(row) + 1
+    return InvalidArgumentError(f"{source.path}: {origin}, row {place}: {shortened(str(value))!r} {problem}")
 
 
 def open_table(study: StudyFile, data: TableData, names: Sequence[str]) -> TableSource:
     """A table, read into memory."""
     paths = [study.locate(name) for name in names]
-    wanted = {name: f"data.features.{name}" for name in data.features}
-    table = read_table(paths, wanted | _label_columns(data), data.delimiter)
+    table = rows_with_values(data, read_table(paths, used_columns(data), data.delimiter))
+    if not len(table):
+        raise no_row_left(data, str(table.path))
     refuse_outside(data, table)
     return TableSource(str(table.path), _labels(data, table), table, data.features)
 
 
-def _label_columns(data: TableData | ImageData) -> dict[str, str]:
+def unused_columns(study: StudyFile) -> list[str]:
+    """Columns of the study's tables that it neither uses nor ignores by name; of files that are still there."""
+    data = study.schema.data
+    if not isinstance(data, TableData):
+        return []
+    paths = [path for path in map(study.locate, data.path) if path.is_file()]
+    present = dict.fromkeys(name for path in paths for name in column_names(path, data.delimiter))
+    return [name for name in present if name not in (*used_columns(data), *data.ignore)]
+
+
+def rows_with_values(data: TableData, table: Table) -> Table:
+    """The table in the study's notation, without rows that lack a value in a column of ``data.drop_missing``.
+
+    Guarantee: whether a row stays depends on that row and on the study file alone. The others keep their numbers.
+    """
+    read = replace(table, notation=notation_of(data))
+    stay = np.ones(len(read), dtype=np.bool_)
+    for column in data.drop_missing:
+        stay &= ~read.missing(column, _names_in(data, column))
+    return read.only(stay)
+
+
+def no_row_left(data: TableData, path: str) -> InvalidArgumentError:
+    """The error for a table without a row that can be used, to be raised by the caller."""
+    shown = ", ".join(map(repr, data.drop_missing))
+    return InvalidArgumentError(
+        f"{path}: every row lacks a value in one of data.drop_missing, {shown}; correct the columns or data.missing"
+    )
+
+
+def label_texts(data: TableData | ImageData, table: Table, key: str) -> Texts:
+    """The names in the column that ``data.target`` or ``data.owner`` names; declared classes are never missing."""
+    column = getattr(data, key)
+    known = (data.classes or ()) if key == "target" else ()
+    fix = "fill it in, or leave the row out"
+    if isinstance(data, TableData):
+        fix += f' (all such rows: data.drop_missing = ["{column}"]); if this is a name, keep it out of data.missing'
+    table.refuse_missing(column, known, fix)
+    return table.texts(column, known)
+
+
+def _names_in(data: TableData, column: str) -> Sequence[str]:
+    """Texts that are declared as names in the column, and therefore not missing."""
+    if column == data.target:
+        return data.classes or ()
+    return data.features[column].known if column in data.features else ()
+
+
+def _label_columns(data: ImageData) -> dict[str, str]:
     keys = {key: getattr(data, key) for key in ("target", "owner", "epsilon")}
     return {column: f"data.{key}" for key, column in keys.items() if column is not None}
 
 
 def _labels(data: TableData | ImageData, table: Table) -> Labels:
     return Labels(
-        named(table.texts(str(data.target))),
+        named(label_texts(data, table, "target")),
         f"column {data.target!r}",
-        None if data.owner is None else named(table.texts(data.owner)),
+        None if data.owner is None else named(label_texts(data, table, "owner")),
         f"column {data.owner!r}",
         None if data.epsilon is None else row_epsilons(table, data.epsilon),
+        table.rows,
     )
 
 
 def refuse_outside(data: TableData, table: Table) -> None:
-    """Raise if a number lies outside its declared range, unless such numbers are to be brought to its ends."""
+    """Raise if a value lies outside its declared range, unless such values are to be brought to its ends."""
     for name, feature in data.features.items():
-        if data.outside_range == "clamp" or not isinstance(feature, NumericFeature) or feature.low is None:
+        if data.outside_range == "clamp" or not isinstance(feature, NumericFeature | DateFeature):
             continue
-        outside = Range(feature.low, feature.high or 0.0).outside(table.numbers(name))
-        if outside.any():
+        wrong = outside(feature, table, name)
+        if wrong.any():
             problem = (
-                f"lies outside the declared range [{feature.low:g}, {feature.high:g}]; correct it, widen the range by "
-                'what is publicly known, or bring such values to its ends with data.outside_range = "clamp"'
+                f"lies outside the declared range {feature.limits}; correct it, widen the range by what is publicly "
+                'known, or bring such values to its ends with data.outside_range = "clamp"'
             )
-            raise table.cell_error(name, int(np.argmax(outside)), problem)
-
-
-def declared_column(name: str, feature: Feature) -> Column | None:
-    """The column if the study declares all about it; None if something is to be fitted."""
-    if isinstance(feature, TextFeature):
-        return TextColumn(name, feature.tokens, feature.max_length, feature.vocabulary_size)
-    if isinstance(feature, CategoricalFeature):
-        return None if feature.categories is None else CategoricalColumn(name, feature.categories)
-    if feature.low is None or feature.high is None:
-        return None
-    return NumericColumn(name, Range(feature.low, feature.high))
-
-
-def _column(name: str, feature: Feature, table: Table, training: IntArray) -> Column:
-    declared = declared_column(name, feature)
-    if declared is not None:
-        return declared
-    if isinstance(feature, NumericFeature):
-        return NumericColumn(name, Range.fitted(table.numbers(name)[training]), fitted=True)
-    return CategoricalColumn(name, tuple(sorted(set(table.texts(name)[training]))), fitted=True)
+            raise table.cell_error(name, int(np.argmax(wrong)), problem)
 
 
 def open_images(

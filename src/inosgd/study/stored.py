@@ -27,8 +27,15 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.study.budgets import row_epsilons
 from inosgd.study.encoding import ArrayEncoding, TableEncoding
 from inosgd.study.labels import Labels, Names, gathered
-from inosgd.study.schema import ArrayData, TableData
-from inosgd.study.sources import array_epsilons, declared_column, refuse_outside, refuse_outside_array
+from inosgd.study.schema import ArrayData, TableData, notation_of, used_columns
+from inosgd.study.sources import (
+    array_epsilons,
+    label_texts,
+    no_row_left,
+    refuse_outside,
+    refuse_outside_array,
+    rows_with_values,
+)
 
 ROWS_AT_ONCE = 1 << 16
 
@@ -76,7 +83,11 @@ class StoredInputs:
 
 def all_of(reader: Reader) -> StoredInputs:
     """All rows of ``reader``; row numbers take four bytes where that is enough."""
-    return StoredInputs((reader,), np.arange(len(reader), dtype=np.uint32 if len(reader) < 2**32 else np.int64))
+    return StoredInputs((reader,), np.arange(len(reader), dtype=_row_type(len(reader))))
+
+
+def _row_type(count: int) -> Any:
+    return np.uint32 if count < 2**32 else np.int64
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -89,7 +100,7 @@ class _EncodedTable:
 
     def read(self, rows: IntArray) -> Any:
         """Read and encoded."""
-        return self.encoding.encode(Table(Path(self.rows.path), self.rows.take(rows)))[:]
+        return self.encoding.encode(Table(Path(self.rows.path), self.rows.take(rows), rows))[:]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -120,7 +131,8 @@ class StoredTableSource:
 
     def encode(self, encoding: TableEncoding) -> StoredInputs:
         """Nothing yet: rows are encoded when they are taken."""
-        return all_of(_EncodedTable(self.rows, encoding))
+        inputs = all_of(_EncodedTable(self.rows, encoding))
+        return inputs if self.labels.rows is None else StoredInputs(inputs.readers, self.labels.rows)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -146,19 +158,21 @@ class StoredArraySource:
 def open_stored_table(data: TableData, paths: list[Path]) -> StoredTableSource:
     """The rows of ``paths``, all of them checked."""
     rows = ParquetRows.open(paths, {name: f"data.features.{name}" for name in data.features})
-    columns = [declared_column(name, feature) for name, feature in data.features.items()]
-    encoding = TableEncoding(tuple(column for column in columns if column is not None))
-    for table in _tables(rows):
+    encoding = TableEncoding(data.features, notation_of(data))
+    stay: list[RowArray] = []
+    for table in _tables(paths, data, *data.features):
         refuse_outside(data, table)
         encoding.encode(table)
+        stay += [table.positions.astype(_row_type(len(rows)))] if data.drop_missing else []
+    if data.drop_missing and not any(map(len, stay)):
+        raise no_row_left(data, rows.path)
     labels = Labels(
-        gathered(table.texts(data.target) for table in _columns(paths, "target", data.target)),
+        _table_names(paths, data, "target"),
         f"column {data.target!r}",
-        None
-        if data.owner is None
-        else gathered(each.texts(data.owner) for each in _columns(paths, "owner", data.owner)),
+        None if data.owner is None else _table_names(paths, data, "owner"),
         f"column {data.owner!r}",
-        None if data.epsilon is None else _table_epsilons(paths, data.epsilon),
+        None if data.epsilon is None else _table_epsilons(paths, data, data.epsilon),
+        np.concatenate(stay) if data.drop_missing else None,
     )
     return StoredTableSource(rows.path, labels, rows, encoding)
 
@@ -196,18 +210,20 @@ def open_stored_arrays(data: ArrayData, folder: Path) -> StoredArraySource:
     return StoredArraySource(str(folder), labels, inputs, encoding)
 
 
-def _tables(rows: ParquetRows) -> Iterator[Table]:
+def _tables(paths: list[Path], data: TableData, *columns: str) -> Iterator[Table]:
+    """Some columns, piece by piece, without the rows that are left out."""
+    wanted = {name: key for name, key in used_columns(data).items() if name in (*columns, *data.drop_missing)}
+    rows = ParquetRows.open(paths, wanted, 0)
     for start, piece in rows.pieces():
-        yield Table(Path(rows.path), piece, start)
+        yield rows_with_values(data, Table(Path(rows.path), piece, np.arange(start, start + piece.num_rows)))
 
 
-def _columns(paths: list[Path], key: str, column: str) -> Iterator[Table]:
-    """One column alone, piece by piece."""
-    return _tables(ParquetRows.open(paths, {column: f"data.{key}"}, 0))
+def _table_names(paths: list[Path], data: TableData, key: str) -> Names:
+    return gathered(label_texts(data, table, key) for table in _tables(paths, data, getattr(data, key)))
 
 
-def _table_epsilons(paths: list[Path], column: str) -> FloatArray:
-    return np.concatenate([row_epsilons(table, column) for table in _columns(paths, "epsilon", column)])
+def _table_epsilons(paths: list[Path], data: TableData, column: str) -> FloatArray:
+    return np.concatenate([row_epsilons(table, column) for table in _tables(paths, data, column)])
 
 
 def _pieces(array: MappedArray) -> Iterator[tuple[int, Array]]:
