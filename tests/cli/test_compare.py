@@ -74,7 +74,7 @@ def test_the_table_says_it_in_words(inosgd):
         "worst owner",
         "ε spent",
         "all of them together",
-        "serves its worst-off owner best",
+        "for its worst owner",
     ):
         assert words in outcome.out
     assert "Run folder: runs/compare-digits-" in outcome.out

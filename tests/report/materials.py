@@ -120,9 +120,9 @@ def _point(
     most = max(owner.epsilon for owner in owners)
     qualities = {}
     for owner in owners:
-        recall = share * (0.6 + 0.05 * number + 0.2 * owner.epsilon / most) + 0.03 * generator.random()
-        qualities[owner.name] = OwnerQuality(float(recall), float(2.2 * (1 - recall)))
-    overall = float(np.mean([quality.recall for quality in qualities.values()]))
+        score = share * (0.6 + 0.05 * number + 0.2 * owner.epsilon / most) + 0.03 * generator.random()
+        qualities[owner.name] = OwnerQuality(float(score), float(2.2 * (1 - score)))
+    overall = float(np.mean([quality.score for quality in qualities.values()]))
     classes = tuple(float(overall * factor) for factor in (0.9, 1.0, 1.1))
     return Evaluation(10 * (point + 1), overall, qualities, 2.2 * (1 - overall), classes)
 

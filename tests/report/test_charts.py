@@ -55,7 +55,7 @@ def test_every_chart_says_how_to_read_it_and_where_the_paper_has_it():
 
 def test_only_charts_with_numbers():
     names = [entry.name for entry in available(all_tables(material_of(methods=1, extras=False)))]
-    assert names == ["owners", "recall", "loss", "progress", "budgets", "terms", "classes"]
+    assert names == ["owners", "score", "loss", "progress", "budgets", "terms", "classes"]
 
 
 def test_evenly_keeps_both_ends():
@@ -116,6 +116,6 @@ def test_figures_leave_out_what_only_a_pointer_finds():
     tables = all_tables(material)
     spec = specification(CHARTS[1], material, tables)
     still = without_hovering(spec)
-    assert CHARTS[1].name == "recall"
+    assert CHARTS[1].name == "score"
     assert [layer["mark"]["type"] for layer in spec["spec"]["layer"]] == ["area", "line", "point"]
     assert [layer["mark"]["type"] for layer in still["spec"]["layer"]] == ["area", "line"]

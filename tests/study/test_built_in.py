@@ -64,12 +64,15 @@ def test_methods_are_rows():
         method_named("adam")
 
 
-def summary(overall: float, recalls: dict[str, float]) -> Summary:
-    owners = {name: OwnerSummary(MeanSd(r, 0), MeanSd(1, 0), 1.0, 1.0, {}) for name, r in recalls.items()}
-    return Summary(MeanSd(overall, 0.0), MeanSd(min(recalls.values()), 0.0), owners)
+def summary(overall: float, scores: dict[str, float]) -> Summary:
+    owners = {name: OwnerSummary(MeanSd(r, 0), MeanSd(1, 0), 1.0, 1.0, {}) for name, r in scores.items()}
+    return Summary(MeanSd(overall, 0.0), MeanSd(min(scores.values()), 0.0), owners)
 
 
 def test_the_verdict_names_the_fairest_and_the_best():
     text = verdict({"idp-sgd": summary(0.9, {"a": 0.5, "b": 0.95}), "ino-sgd": summary(0.8, {"a": 0.75, "b": 0.85})})
-    assert "ino-sgd serves its worst-off owner best (a: 75.0% right), while idp-sgd is best overall (90.0%)" in text
-    assert "by -10.0 points and the worst owner by +25.0" in text
+    assert (
+        "ino-sgd has the highest accuracy for its worst owner (a: 75.0 %), while idp-sgd is best overall (90.0 %)"
+        in text
+    )
+    assert "by -10.0 points and that of the worst owner by +25.0" in text

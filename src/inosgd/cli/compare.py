@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from inosgd import _validate
+from inosgd.analysis.score import Score, score_named
 from inosgd.analysis.summary import MeanSd
 from inosgd.cli.console import compact, messages, plain_table, results, rounded_up
 from inosgd.cli.folders import run_folder
@@ -118,7 +119,7 @@ def _print(study: Study, entered: Sequence[Entrant], summaries: dict[str, Summar
     shown.print(f"[bold]{study.description}[/]")
     shown.print(
         f"{settings.steps} steps, expected batch {settings.expected_batch_size:g}, {seeds} paired seeds, accountant "
-        f"{settings.accountant}; percent right on held-out data, mean ± standard deviation\n"
+        f"{settings.accountant}; {_score(summaries).name} on held-out data, mean ± standard deviation\n"
     )
     shown.print(_method_table(entered, summaries))
     shown.print(
@@ -133,18 +134,19 @@ def _method_table(entered: Sequence[Entrant], summaries: dict[str, Summary]) -> 
     table = plain_table("method", "plan", right=("overall", "worst owner"))
     for entrant in entered:
         summary = summaries[entrant.label]
-        table.add_row(entrant.label, entrant.method.variant, _percent(summary.overall), _percent(summary.worst))
+        cells = [_scored(_score(summaries), value) for value in (summary.overall, summary.worst)]
+        table.add_row(entrant.label, entrant.method.variant, *cells)
     return table
 
 
 def _owner_table(summaries: dict[str, Summary]) -> Table:
     groups = ("10", "all")
-    table = plain_table("method", "owner", right=("recall", "loss", "ε spent", "of", *groups))
+    table = plain_table("method", "owner", right=(_score(summaries).name, "loss", "ε spent", "of", *groups))
     for method, summary in summaries.items():
         for name, owner in summary.owners.items():
             together = [compact(owner.group[size]) if size in owner.group else "" for size in groups]
             cells = [
-                _percent(owner.recall),
+                _scored(_score(summaries), owner.score),
                 _number(owner.loss),
                 rounded_up(owner.spent, 3),
                 f"{owner.allowed:g}",
@@ -154,8 +156,12 @@ def _owner_table(summaries: dict[str, Summary]) -> Table:
     return table
 
 
-def _percent(value: MeanSd) -> str:
-    return f"{100 * value.mean:.1f} ± {100 * value.sd:.1f}"
+def _score(summaries: dict[str, Summary]) -> Score:
+    return score_named(next(iter(summaries.values())).scored_by)
+
+
+def _scored(score: Score, value: MeanSd) -> str:
+    return f"{score.shown(value.mean)} {score.shown_spread(value.sd)}"
 
 
 def _number(value: MeanSd) -> str:

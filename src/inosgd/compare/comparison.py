@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from inosgd.analysis.guarantees import group_guarantees
+from inosgd.analysis.score import score_named
 from inosgd.analysis.summary import MeanSd, mean_sd
 from inosgd.compare.entrant import Entrant, prepared
 from inosgd.compare.reproduction import Task, plans_of
@@ -31,7 +32,7 @@ from inosgd.study.study import Study
 class OwnerSummary:
     """What one owner got from one method, over all seeds; ``group`` is the epsilon of several of its records."""
 
-    recall: MeanSd
+    score: MeanSd
     loss: MeanSd
     spent: float
     allowed: float
@@ -45,14 +46,16 @@ class Summary:
     overall: MeanSd
     worst: MeanSd
     owners: dict[str, OwnerSummary]
+    scored_by: str = "accuracy"
 
     def to_json(self) -> dict[str, Any]:
-        """Plain numbers; an owner's ``mean`` and ``sd`` are those of its recall."""
+        """Plain numbers; an owner's ``mean`` and ``sd`` are those of its score."""
         return {
+            "scored_by": self.scored_by,
             "overall": self.overall.to_json(),
             "worst": self.worst.to_json(),
             "owners": {
-                name: {**owner.recall.to_json(), "loss": owner.loss.to_json()} for name, owner in self.owners.items()
+                name: {**owner.score.to_json(), "loss": owner.loss.to_json()} for name, owner in self.owners.items()
             },
             "spent": {name: owner.spent for name, owner in self.owners.items()},
             "allowed": {name: owner.allowed for name, owner in self.owners.items()},
@@ -116,18 +119,20 @@ def verdict(summaries: Mapping[str, Summary]) -> str:
     """One plain sentence on what the numbers mean."""
     fairest = max(summaries, key=lambda label: summaries[label].worst.mean)
     best = max(summaries, key=lambda label: summaries[label].overall.mean)
-    worst_owner = min(summaries[fairest].owners.items(), key=lambda item: item[1].recall.mean)[0]
+    worst_owner = min(summaries[fairest].owners.items(), key=lambda item: item[1].score.mean)[0]
+    scoring = score_named(summaries[fairest].scored_by)
     text = (
-        f"{fairest} serves its worst-off owner best ({worst_owner}: {summaries[fairest].worst.mean:.1%} right)"
+        f"{fairest} has the highest {scoring.name} for its worst owner ({worst_owner}: "
+        f"{scoring.shown(summaries[fairest].worst.mean)})"
         f"{' and is also' if best == fairest else f', while {best} is'} best overall "
-        f"({summaries[best].overall.mean:.1%})"
+        f"({scoring.shown(summaries[best].overall.mean)})"
     )
     if {"idp-sgd", "ino-sgd"} <= set(summaries):
         idp, ino = summaries["idp-sgd"], summaries["ino-sgd"]
         text += (
-            f"; against idp-sgd at the same budgets, ino-sgd changes overall accuracy by "
-            f"{100 * (ino.overall.mean - idp.overall.mean):+.1f} points and the worst owner by "
-            f"{100 * (ino.worst.mean - idp.worst.mean):+.1f}"
+            f"; against idp-sgd at the same budgets, ino-sgd changes overall {scoring.name} by "
+            f"{scoring.change(ino.overall.mean - idp.overall.mean)} and that of the worst owner by "
+            f"{scoring.change(ino.worst.mean - idp.worst.mean)}"
         )
     kept = all(owner.spent <= owner.allowed for summary in summaries.values() for owner in summary.owners.values())
     return text + (
@@ -152,13 +157,14 @@ def _summary(runs: Sequence[Run]) -> Summary:
     owners = {}
     for row, (name, budget, _) in enumerate(plan.table):
         owners[name] = OwnerSummary(
-            recall=mean_sd([final.owners[name].recall for final in finals]),
+            score=mean_sd([final.owners[name].score for final in finals]),
             loss=mean_sd([final.owners[name].loss for final in finals]),
             spent=float(np.max([run.spent[name] for run in runs])),
             allowed=budget.epsilon,
             group=group_guarantees(plan, row),
         )
-    return Summary(mean_sd([final.overall for final in finals]), mean_sd([final.worst for final in finals]), owners)
+    overall, worst = ([getattr(final, name) for final in finals] for name in ("overall", "worst"))
+    return Summary(mean_sd(overall), mean_sd(worst), owners, finals[0].scored_by)
 
 
 def _write_json(path: Path, value: Any) -> None:

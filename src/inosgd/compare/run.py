@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 from inosgd.analysis.evaluation import Evaluation, evaluate
+from inosgd.analysis.task import Task, classification
 from inosgd.compare.entrant import Entrant
 from inosgd.gradients import supervised
 from inosgd.ledger.ledger import Ledger
@@ -93,7 +94,7 @@ def train_once(
     ledger = Ledger.for_plan(plan, ledger_path, durable=False)  # nothing of a study is released
     state = TrainingState.start(trainer, model, optimizer, SeededSource(seed), ledger)
     curve: list[Evaluation] = []
-    record = _evaluator(data, curve, balanced=study.balanced)
+    record = _evaluator(_task(study, data), data, curve, plan.steps)
     watching = [] if watch is None else [watch(trainer)]
     start = time.process_time()  # of this process, which has one thread: others on the machine do not count
     fit(trainer, state, callbacks=[every(evaluation_interval(plan.steps), record), *watching])
@@ -105,11 +106,17 @@ def train_once(
     return Run(entrant, seed, plan, spent, tuple(curve), seconds)
 
 
-def _evaluator(data: StudyData, curve: list[Evaluation], *, balanced: bool) -> Callable[[TrainingState], None]:
+def _task(study: Study, data: StudyData) -> Task:
+    count = int(max(data.targets.max(), data.held_out_targets.max())) + 1
+    return classification([str(number) for number in range(max(count, 2))], balanced=study.balanced)
+
+
+def _evaluator(task: Task, data: StudyData, curve: list[Evaluation], steps: int) -> Callable[[TrainingState], None]:
+    """Adds an evaluation to the curve; the last one has all measures."""
     held_out = (data.held_out_inputs, data.held_out_targets, data.held_out_groups, data.groups.names)
 
     def record(state: TrainingState) -> None:
-        curve.append(evaluate(state.model, *held_out, state.step, balanced=balanced))
+        curve.append(evaluate(task, state.model, *held_out, state.step, measure=state.step == steps))
 
     return record
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from inosgd.analysis.evaluation import Evaluation
+from inosgd.analysis.findings import Finding, findings, shared_findings
 from inosgd.compare.results import GroupTerms, Result
 from inosgd.plan import Plan
 from inosgd.planning import signals
@@ -28,6 +29,7 @@ def read_comparison(folder: Path) -> Material:
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
     rows = tuple(_row(folder, label, fields, summary["seeds"]) for label, fields in summary["methods"].items())
     plan = _plan(folder, rows[0].label, summary["seeds"][0])
+    parameters = _parameters(summary["study"])
     return Material(
         kind="compare",
         title=summary["study"],
@@ -35,20 +37,30 @@ def read_comparison(folder: Path) -> Material:
         owners=by_budget(owners_of(plan)),
         rows=rows,
         main=main_labels(rows),
-        facts=(*_size(summary["study"]), *facts_of(summary["settings"], len(summary["seeds"]))),
+        facts=(*_size(parameters), *facts_of(summary["settings"], len(summary["seeds"]))),
         verdict=summary["verdict"],
         classes=tuple((f"class {number}", None) for number in range(len(rows[0].results[0].final.classes))),
         unaccounted=(SEEDED,),
+        findings=tuple(found for row in rows for found in _findings(folder, row, parameters)),
         **read_extras(folder, main_labels(rows)),
     )
 
 
-def _size(study: str) -> tuple[tuple[str, str], ...]:
+def _findings(folder: Path, row: MethodRow, parameters: int | None) -> tuple[Finding, ...]:
+    plans = [_plan(folder, row.label, seed) for seed in row.seeds]
+    found = [findings(result.curve, (), plan, parameters) for result, plan in zip(row.results, plans, strict=True)]
+    return shared_findings(found, row.label)
+
+
+def _parameters(study: str) -> int | None:
     """How large the model is, of studies that come with the program."""
     if study not in STUDIES:
-        return ()
-    count = sum(parameter.numel() for parameter in STUDIES[study].model(0).parameters())
-    return (("parameters", f"{count:,}"),)
+        return None
+    return sum(parameter.numel() for parameter in STUDIES[study].model(0).parameters())
+
+
+def _size(parameters: int | None) -> tuple[tuple[str, str], ...]:
+    return () if parameters is None else (("parameters", f"{parameters:,}"),)
 
 
 def owners_of(plan: Plan) -> list[OwnerFacts]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from inosgd.accounting.spending import Exposures, epsilons
+from inosgd.analysis.findings import Finding, findings, shared_findings
 from inosgd.compare.results import Result
 from inosgd.errors import InvalidArgumentError
 from inosgd.paper.datasets import ASSIGNMENTS, Assignment
@@ -57,6 +58,7 @@ def read_reproduction(folder: Path) -> Material:
         ),
         classes=_classes(results[0], assignment),
         unaccounted=_unaccounted(results),
+        findings=_findings(rows, main, [name.removeprefix("class ") for name, _ in _classes(results[0], assignment)]),
         **read_extras(folder, main),
     )
     return with_verdict(material)
@@ -122,6 +124,13 @@ def _classes(result: Result, assignment: Assignment | None) -> tuple[tuple[str, 
                 used = [label for label in order if label in owner]
                 return tuple((label.replace("_", " "), owner[label]) for label in used)
     return tuple((f"class {number}", None) for number in range(count))
+
+
+def _findings(rows: Sequence[MethodRow], main: Sequence[str], classes: Sequence[str]) -> tuple[Finding, ...]:
+    """Those of the main rows; plans are not kept, so nothing is said about noise."""
+    shown = [row for row in rows if row.label in main]
+    found = {row.label: [findings(result.curve, classes) for result in row.results] for row in shown}
+    return tuple(each for label, by_seed in found.items() for each in shared_findings(by_seed, label))
 
 
 def _unaccounted(results: Sequence[Result]) -> tuple[str, ...]:

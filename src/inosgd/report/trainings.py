@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from inosgd.analysis.evaluation import Evaluation
+from inosgd.analysis.findings import Finding, findings
 from inosgd.plan import Plan
 from inosgd.report.comparisons import owners_of, result_of, terms_of
 from inosgd.report.extras import read_extras
@@ -38,6 +39,7 @@ def read_training(folder: Path) -> Material:
         facts=_facts(plan, ledger.steps, description),
         classes=_classes(model, curve),
         unaccounted=_unaccounted(description, model, ledger.steps < plan.steps),
+        findings=_findings(curve, plan, model) if ledger.steps == plan.steps else (),
         **read_extras(folder, [label]),
     )
     return with_verdict(material)
@@ -83,6 +85,11 @@ def _classes(model: dict[str, Any], curve: list[Evaluation]) -> tuple[tuple[str,
     count = len(curve[-1].classes) if curve else 0
     names = model.get("classes", [])
     return tuple((str(names[n]) if n < len(names) else f"class {n}", None) for n in range(count))
+
+
+def _findings(curve: list[Evaluation], plan: Plan, model: dict[str, Any]) -> tuple[Finding, ...]:
+    """Of a finished training, whose last evaluation has all measures."""
+    return findings(curve, model.get("classes", []), plan, model.get("parameters"))
 
 
 def _unaccounted(description: dict[str, Any], model: dict[str, Any], unfinished: bool) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from inosgd.analysis.task import Task, classification
 from inosgd.gradients import check_model, supervised
 from inosgd.importance import BetaTail, Importance, StepTail
 from inosgd.method import METHODS, Method
@@ -32,6 +33,11 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 losses = supervised(F.cross_entropy)
 """The loss of every study: cross-entropy."""
+
+
+def study_task(study: StudyFile, data: StudyData) -> Task:
+    """What the study's model is trained and judged for."""
+    return classification(data.classes, balanced=study.schema.evaluation.balanced)
 
 
 def study_method(training: TrainingSection) -> Method:

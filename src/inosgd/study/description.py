@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
 from inosgd._arrays import FloatArray
 from inosgd.analysis.evaluation import Evaluation
+from inosgd.analysis.findings import Finding
 from inosgd.owners import OwnerTable
-from inosgd.study.building import study_method
+from inosgd.study.building import study_method, study_task
 from inosgd.study.data import StudyData
 from inosgd.study.reading import StudyFile
 
@@ -48,6 +50,7 @@ def describe(
     steps: int,
     seed: int | None,
     evaluation: Evaluation | None,
+    findings: Sequence[Finding] = (),
 ) -> dict[str, Any]:
     """The description of a model after ``steps`` steps; ``table`` and ``spent`` are those of the run's ledger."""
     section = study.schema.model
@@ -62,12 +65,14 @@ def describe(
             "classes": len(data.classes),
             "seed": section.seed,
         },
+        "task": study_task(study, data).to_json(),
         "classes": list(data.classes),
         "classes_declared": study.schema.data.classes is not None,
         "inputs": data.encoding.to_json(),
         "unaccounted_scaling": data.encoding.fitted,
         "privacy": _privacy(study, data, table, spent, steps, seed),
         "evaluation": None if evaluation is None else _evaluation(study, data, evaluation),
+        "findings": [finding.to_json() for finding in findings],
     }
 
 
@@ -110,9 +115,10 @@ def _privacy(
 def _evaluation(study: StudyFile, data: StudyData, evaluation: Evaluation) -> dict[str, Any]:
     section = study.schema.evaluation
     return {
+        "scored_by": evaluation.scored_by,
         "overall": evaluation.overall,
-        "balanced": section.balanced,
-        "worst": evaluation.worst if evaluation.owners else evaluation.overall,
+        "worst": evaluation.worst,
         "examples": 0 if data.held_out is None else len(data.held_out),
         "classes": list(evaluation.classes) if section.per_class else None,
+        "measures": evaluation.measures,
     }

@@ -39,7 +39,7 @@ from inosgd.runs.checkpoint import Checkpoint
 from inosgd.runs.files import MODEL
 from inosgd.runs.folder import Resumed, RunFolder, begin, resume, train_durably
 from inosgd.runs.keyed import new_key
-from inosgd.study.building import losses, study_method, study_model, study_optimizer, study_source
+from inosgd.study.building import losses, study_method, study_model, study_optimizer, study_source, study_task
 from inosgd.study.data import HeldOutExamples, LabelledExamples, StudyData, joined_data, load_data, only_rows
 from inosgd.study.description import describe, warnings_of
 from inosgd.study.fingerprints import fingerprint, keyed, refuse_changes, study_fingerprints
@@ -249,9 +249,9 @@ def judge(prepared: Prepared, model: nn.Module, step: int) -> Evaluation | None:
     held_out = prepared.data.held_out
     if held_out is None:
         return None
-    names = prepared.trainer.owners.table.names
-    balanced = prepared.study.schema.evaluation.balanced
-    return evaluate(model, held_out.inputs, held_out.targets, held_out.groups, names, step, balanced=balanced)
+    names, at_end = prepared.trainer.owners.table.names, step == prepared.trainer.plan.steps
+    judged = (held_out.inputs, held_out.targets, held_out.groups)
+    return evaluate(study_task(prepared.study, prepared.data), model, *judged, names, step, measure=at_end)
 
 
 def joined_file(run: RunFolder, path: Path, budgets: Mapping[str, Budget]) -> dict[str, bytes]:

@@ -16,7 +16,7 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.ledger.ledger import Ledger
 from inosgd.owners import Owners
 from inosgd.plan import Plan
-from inosgd.study.building import losses, study_method, study_model, study_optimizer, study_source
+from inosgd.study.building import losses, study_method, study_model, study_optimizer, study_source, study_task
 from inosgd.study.data import StudyData, load_data
 from inosgd.study.reading import StudyFile, parse_study
 from inosgd.training import Trainer, TrainingState, fit
@@ -104,6 +104,5 @@ def _judged(study: StudyFile, data: StudyData, state: TrainingState) -> Evaluati
     held_out, names = data.held_out, data.owners.table.names
     if held_out is None:
         raise InvalidArgumentError(f"{study.path}: no example is held out")
-    balanced = study.schema.evaluation.balanced
     judged = (held_out.inputs, held_out.targets, held_out.groups)
-    return evaluate(state.model, *judged, names, state.step, balanced=balanced)
+    return evaluate(study_task(study, data), state.model, *judged, names, state.step)
