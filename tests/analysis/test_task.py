@@ -151,7 +151,7 @@ def test_r2_of_targets_that_do_not_vary_and_of_models_that_diverged():
     assert score(constant + 0.1, constant, constant) == -1.0
     assert score(np.full((2, 1), np.nan), varied, varied) == score(varied + 1e300, varied, varied) == -1.0
     both = np.hstack([varied, constant])
-    assert score(both + [0.0, 1.0], both, both) == 1.0  # the constant one is left out
+    assert score(both + np.array([0.0, 1.0]), both, both) == 1.0  # the constant one is left out
 
 
 @given(st.sampled_from(sorted(SCORES)), st.floats(-3, 3))

@@ -45,6 +45,9 @@ DROWNED = 1.0
 
 THE_MODEL = "the model"
 
+LISTED = 10
+"""So many classes are named in a text; the evidence has all."""
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -52,7 +55,7 @@ class Finding:
 
     Attributes:
         kind: ``drowned``, ``one-answer``, ``at-chance`` or ``still-improving``.
-        about: "the model", or "owner ..." or "class ..." with a name.
+        about: "the model", "classes", or "owner ..." with its name.
         text: A sentence or two for people.
         evidence: The numbers that the rule went by.
     """
@@ -114,7 +117,7 @@ def one_answer(final: Evaluation, classes: Sequence[str] = ()) -> Iterator[Findi
     if share >= ONE_ANSWER and others >= max(OTHERS * final.examples, FEWEST_OTHERS):
         name, actual = _class_name(classes, most), final.members[most] / final.examples
         every = "every held-out example" if share == 1 else f"{share:.1%} of held-out examples"
-        text = f"The model predicts class {name} for {every}, although it is right for {actual:.1%} only."
+        text = f"The model predicts class {name} for {every}, although only {actual:.1%} of them are of it."
         yield Finding("one-answer", THE_MODEL, text, {"predicted_share": share, "actual_share": actual})
 
 
@@ -122,8 +125,8 @@ def at_chance(final: Evaluation, classes: Sequence[str] = ()) -> Iterator[Findin
     """The model as a whole, or else owners and classes, for which it is no better than guessing.
 
     Rule: `inosgd.analysis.guessing.Guessing.at_level`, which also says what guessing is and takes into account how few
-    the examples are. The recall of a class is compared with the share of all examples that get its name: a class is at
-    chance if its own members do not get it more often.
+    the examples are. The recall of a class is compared with the share of all examples that are predicted as it: a class
+    is at chance if its own members are not predicted as it more often than others. All such classes are one finding.
     """
     if final.guessing is not None and final.guessing.at_level:
         yield _no_better(THE_MODEL, "The model", final.guessing, final.examples)
@@ -131,19 +134,22 @@ def at_chance(final: Evaluation, classes: Sequence[str] = ()) -> Iterator[Findin
     for name, quality in final.owners.items():
         if quality.guessing is not None and quality.guessing.at_level:
             yield _no_better(f"owner {name}", f"For owner {name} the model", quality.guessing, quality.examples)
-    for number, (recall, size, predicted) in enumerate(
-        zip(final.classes, final.members, final.predicted, strict=False)
-    ):
-        if recall is None:
-            continue
-        found = class_guessing(recall, size, predicted / final.examples)
-        if found.at_level:
-            name = _class_name(classes, number)
-            text = (
-                f"Class {name} is not recognised: recall {recall:.1%} on {size} held-out examples, and "
-                f"{found.level:.1%} of all examples are predicted as {name}."
-            )
-            yield Finding("at-chance", f"class {name}", text, _numbers(found, size))
+    unrecognised = list(_classes_at_chance(final))
+    if unrecognised:
+        names = [_class_name(classes, number) for number in unrecognised]
+        listed = ", ".join(names[:LISTED]) + (", ..." if len(names) > LISTED else "")
+        many = f"{len(names)} classes are not recognised" if len(names) > 1 else "One class is not recognised"
+        text = f"{many}: {listed}. Their own examples are predicted as such no more often than others."
+        recalls = {name: final.classes[number] or 0.0 for name, number in zip(names, unrecognised, strict=True)}
+        yield Finding("at-chance", "classes", text, recalls)
+
+
+def _classes_at_chance(final: Evaluation) -> Iterator[int]:
+    by_class = zip(final.classes, final.members, final.predicted, strict=False)
+    for number, (recall, size, predicted) in enumerate(by_class):
+        found = None if recall is None else class_guessing(recall, size, predicted / final.examples)
+        if found is not None and found.at_level:
+            yield number
 
 
 def still_improving(curve: Sequence[Evaluation]) -> Iterator[Finding]:

@@ -12,8 +12,8 @@ balanced accuracy   the same, averaged over classes
 ROC AUC             for labels, the mean over labels, at a level of 1/2
 R²                  against the mean of all held-out targets, at a level of 0
 
-Standard errors are those of shares with two hits and two misses added (so that they are not 0 for tiny groups), of
-Mann and Whitney's statistic without ties, and of the mean difference of squared errors.
+Standard errors are those of shares (around what was reached with two hits and two misses added, so that they are not 0
+for tiny groups), of Mann and Whitney's statistic without ties, and of the mean difference of squared errors.
 """
 
 from __future__ import annotations
@@ -35,18 +35,30 @@ ONE_KIND = 0.95
 CONFIDENT = 1.645
 """Standard errors on either side: 95 % on each."""
 
+FEWEST = 10
+"""Fewer examples than this say nothing."""
+
 WORTH = 0.2
 """An improvement over guessing is worth having from this share of the way to a perfect score on."""
 
 
 @dataclass(frozen=True)
 class Guessing:
-    """What was ``reached`` in a ``measure``, with its standard ``error``, and the ``level`` of guessing."""
+    """What was reached against guessing.
+
+    Attributes:
+        measure: The measure that is compared.
+        reached: Its value.
+        level: The value that guessing has.
+        error: The standard error of what was reached.
+        level_error: The standard error that it would have if the model guessed.
+    """
 
     measure: str
     reached: float
     level: float
     error: float
+    level_error: float
 
     @property
     def at_level(self) -> bool:
@@ -54,11 +66,11 @@ class Guessing:
 
         Two things must hold: what was reached is not distinguishable from the level (or lies below it), and the
         examples are enough to rule out an improvement worth having, so that a handful of examples never says so:
-        reached - 1.645 error <= level, and reached + 1.645 error < level + 0.2 (1 - level).
+        reached <= level + 1.645 level_error, and reached + 1.645 error < level + 0.2 (1 - level).
         """
-        margin = CONFIDENT * self.error
-        low, high = self.reached - margin, self.reached + margin
-        return low <= self.level and high < self.level + WORTH * (1 - self.level)
+        if not self.reached <= self.level + CONFIDENT * self.level_error:
+            return False
+        return self.reached + CONFIDENT * self.error < self.level + WORTH * (1 - self.level)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -71,7 +83,12 @@ class Guessing:
 
 
 def guessing(task: Task, outputs: FloatArray, targets: Any, group: BoolArray) -> Guessing | None:
-    """What was reached on a ``group`` of held-out examples against guessing; None where that is not defined."""
+    """What was reached on a ``group`` of held-out examples against guessing.
+
+    None for fewer than 10 examples, and where it is not defined.
+    """
+    if group.sum() < FEWEST:
+        return None
     if task.kind == "classification":
         return _classes(task, outputs.argmax(1), targets, group)
     if task.kind == "multi-label":
@@ -79,15 +96,16 @@ def guessing(task: Task, outputs: FloatArray, targets: Any, group: BoolArray) ->
     return _targets(outputs, targets, group)
 
 
-def class_guessing(recall: float, members: int, predicted_share: float) -> Guessing:
-    """The recall of a class against the share of all examples that are predicted as this class."""
-    return Guessing("recall", recall, predicted_share, _error_of_share(recall * members, members))
-
-
-def _classes(task: Task, predicted: IntArray, targets: IntArray, group: BoolArray) -> Guessing | None:
-    count = int(group.sum())
-    if not count:
+def class_guessing(recall: float, members: int, predicted_share: float) -> Guessing | None:
+    """The recall of a class against the share of all examples that are predicted as it; None for fewer than 10."""
+    if members < FEWEST:
         return None
+    error = _error_near(recall * members, members)
+    return Guessing("recall", recall, predicted_share, error, _error(predicted_share, members))
+
+
+def _classes(task: Task, predicted: IntArray, targets: IntArray, group: BoolArray) -> Guessing:
+    count = int(group.sum())
     answers, present = measures.one_hot(predicted, task.outputs), measures.one_hot(targets, task.outputs)
     members = present[group].sum(0)
     shares = members / count
@@ -95,13 +113,17 @@ def _classes(task: Task, predicted: IntArray, targets: IntArray, group: BoolArra
     dealt = answers[dealt_within].mean(0)
     hits = (answers & present)[group].sum(0)
     if task.score == "accuracy":
-        reached = float(hits.sum() / count)
-        return Guessing("accuracy", reached, float(dealt @ shares), _error_of_share(float(hits.sum()), count))
+        reached, level = float(hits.sum() / count), float(dealt @ shares)
+        return Guessing("accuracy", reached, level, _error_near(float(hits.sum()), count), _error(level, count))
     held = members > 0
-    errors = [_error_of_share(float(hit), int(size)) for hit, size in zip(hits[held], members[held], strict=True)]
-    reached = float(np.mean(hits[held] / members[held]))
-    error = math.sqrt(sum(error**2 for error in errors)) / len(errors)
-    return Guessing("balanced accuracy", reached, float(dealt[held].mean()), error)
+    by_class = list(zip(hits[held].tolist(), members[held].tolist(), dealt[held].tolist(), strict=True))
+    return Guessing(
+        "balanced accuracy",
+        float(np.mean([hit / size for hit, size, _ in by_class])),
+        float(np.mean([level for _, _, level in by_class])),
+        math.hypot(*(_error_near(hit, size) for hit, size, _ in by_class)) / len(by_class),
+        math.hypot(*(_error(level, size) for _, size, level in by_class)) / len(by_class),
+    )
 
 
 def _labels(outputs: FloatArray, actual: BoolArray) -> Guessing | None:
@@ -112,12 +134,13 @@ def _labels(outputs: FloatArray, actual: BoolArray) -> Guessing | None:
     negatives = len(actual) - positives
     both = (positives > 0) & (negatives > 0)
     errors = np.sqrt((len(actual) + 1) / (12 * positives[both] * negatives[both]))
-    return Guessing("ROC AUC", found, 0.5, float(errors.mean()))  # as if labels went together: the largest it can be
+    error = float(errors.mean())  # as if labels went together: the largest that it can be
+    return Guessing("ROC AUC", found, 0.5, error, error)
 
 
 def _targets(outputs: FloatArray, targets: FloatArray, group: BoolArray) -> Guessing | None:
     varying = np.ptp(targets, axis=0) > 0
-    if group.sum() < 2 or not varying.any():
+    if not varying.any():
         return None
     scale = targets.var(axis=0)[varying]
     with np.errstate(over="ignore", invalid="ignore"):
@@ -128,9 +151,12 @@ def _targets(outputs: FloatArray, targets: FloatArray, group: BoolArray) -> Gues
         return None
     reached = gained.mean() / means.mean()
     error = gained.std(ddof=1) / math.sqrt(len(gained)) / means.mean()
-    return Guessing("R²", float(reached), 0.0, float(error))
+    return Guessing("R²", float(reached), 0.0, float(error), float(error))
 
 
-def _error_of_share(hits: float, count: int) -> float:
-    share = (hits + 2) / (count + 4)
-    return math.sqrt(share * (1 - share) / (count + 4))
+def _error(share: float, count: int) -> float:
+    return math.sqrt(max(share * (1 - share), 0.0) / count)
+
+
+def _error_near(hits: float, count: int) -> float:
+    return _error((hits + 2) / (count + 4), count + 4)
