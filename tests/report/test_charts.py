@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from inosgd.analysis.task import regression
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.report import write_figures
 from inosgd.report.charts import CHARTS, available, specification, with_data
@@ -44,6 +45,20 @@ def test_every_chart_is_drawn_and_switches_change_it(entry):
         name = "panel_owners"
     spec["params"] = [{**each, "value": each["value"][:1]} if each["name"] == name else each for each in spec["params"]]
     assert len(draw(spec, "svg")) < len(whole)
+
+
+@pytest.mark.parametrize("owners", [3, MOST_BARS + 1])
+def test_scores_below_zero_are_drawn_where_they_are(owners):
+    """R² goes down to -1: no axis, band or track may stop at 0."""
+    material = material_of(owners=owners, seeds=2, points=3, task=regression(["x"]), extras=False)
+    tables = all_tables(material)
+    assert min(tables["curves"]["score"]) < 0
+    for entry in available(tables):
+        spec = specification(entry, material, tables, validate=True)
+        assert "NaN" not in draw(with_data(spec, entry, tables), "svg").decode()
+        if entry.name in ("score", "progress", "owners"):
+            assert "max(-1, datum." in str(spec)
+    assert "classes" not in tables
 
 
 def test_every_chart_says_how_to_read_it_and_where_the_paper_has_it():
