@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from inosgd.study import load_data, read_study
-from inosgd.study.data import held_out_rows
+from inosgd.study.data import held_out_rows, load_data
+from inosgd.study.reading import read_study
 from tests.cli.test_train import interrupted_run
 from tests.study.writers import DROPPED, EXPORTED, exported_rows, write_exported, write_study
 

@@ -73,7 +73,7 @@ def test_a_training_ends_in_a_report_and_a_rollback_takes_it_back(inosgd, tmp_pa
     assert "Report: run/report.html" in outcome.out
     text = page.read_text()
     assert all(owner in text for owner in OWNERS)
-    assert "Recall of each owner while training" in text  # judged with every checkpoint by default
+    assert "Each owner while training: accuracy" in text  # judged with every checkpoint by default
     assert [line["step"] for line in RunFolder.open(tmp_path / "run").metrics()] == [4, 8, 12]
     assert inosgd("budgets", "run", "--set", "hospital_a=0.8", "--yes").code == 0
     assert not page.exists()
@@ -93,7 +93,7 @@ def test_the_report_has_every_owner_within_its_budget(inosgd, tmp_path):
     assert set(report["owners"]) == set(OWNERS)
     for owner in report["owners"].values():
         assert 0 < owner["spent"] <= owner["epsilon"]
-        assert 0 <= owner["held_out_recall"] <= 1
+        assert 0 <= owner["held_out_score"] <= 1
     for name, epsilon in reference_spending(tmp_path / "run").items():
         assert epsilon <= report["owners"][name]["epsilon"] * 1.001
 
@@ -256,7 +256,7 @@ def test_an_owner_withdraws(inosgd, tmp_path, monkeypatch):
     assert resumed.code == 0, resumed.err
     owner = json.loads(resumed.out)["owners"]["hospital_b"]
     assert owner["examples"] == 0
-    assert owner["held_out_recall"] is None
+    assert owner["held_out_score"] is None
     assert 0 < owner["spent"] <= spent  # on record, and no more than before
 
 

@@ -30,8 +30,8 @@ def run(tmp_path) -> RunFolder:
 
 
 def add(run: RunFolder, step: int, losses: dict[str, float]) -> None:
-    owners = {name: {"recall": 0.5, "loss": loss} for name, loss in losses.items()}
-    run.add_metrics(step, {"overall": 0.625, "owners": owners})
+    owners = {name: {"score": 0.5, "loss": loss} for name, loss in losses.items()}
+    run.add_metrics(step, {"overall": 0.625, "scored_by": "accuracy", "owners": owners})
 
 
 def sign(run: RunFolder, process: int, host: str) -> None:
@@ -43,7 +43,7 @@ def test_one_frame(inosgd, run):
     add(run, 8, {"strict": 1.25, "liberal": 0.75})
     outcome = inosgd("watch", "run", "--once")
     assert outcome.code == 0
-    for words in ("step 8 of 12", "training", "1.250 ↓", "0.750 ↑", "left", "62.5 % right", "ε spent"):
+    for words in ("step 8 of 12", "training", "1.250 ↓", "0.750 ↑", "left", "accuracy 62.5 %", "ε spent"):
         assert words in outcome.out
     spent = run.read_ledger().spent()
     shown = next(line for line in outcome.out.splitlines() if line.startswith("strict")).split()

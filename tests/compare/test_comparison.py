@@ -124,7 +124,7 @@ def test_summary_and_differences(finished):
     results = rows(finished)["ino-sgd"]
     assert summary["ino-sgd"]["overall"]["mean"] == pytest.approx(np.mean([r.final.overall for r in results]))
     assert summary["ino-sgd"]["owners"]["fish"]["mean"] == pytest.approx(
-        np.mean([r.final.owners["fish"].recall for r in results])
+        np.mean([r.final.owners["fish"].score for r in results])
     )
     assert summary["ino-sgd"]["spent_share"] <= 1
     found = views.differences(rows(finished))["ino-sgd - idp-sgd"]
@@ -144,7 +144,7 @@ def test_missing_rows_are_left_out_of_views(finished):
 def test_curves_and_classes(finished):
     curve = views.curves(rows(finished))["idp-sgd"]
     assert curve["steps"] == [1, 2, 3, 4, 5, 6]
-    assert len(curve["owners"]["vehicles"]["recall"]) == 6
+    assert len(curve["owners"]["vehicles"]["score"]) == 6
     classes = views.class_curves(rows(finished))["idp-sgd"]
     assert len(classes["recall"][0]) == 10
 

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from inosgd import InvalidArgumentError
+from inosgd.analysis.task import classification, multi_label, regression
 from inosgd.models import cnn, lstm, mlp
-from inosgd.models.saved import load_weights, loading_code, read_description, save_model
+from inosgd.models.saved import CARD, load_weights, loading_code, model_card, read_description, save_model
 
 DESCRIPTION = {
     "title": "A model",
@@ -37,7 +38,15 @@ DESCRIPTION = {
         "guarantee": "G.",
         "not_covered": ["This.", "That."],
     },
-    "evaluation": {"overall": 0.5, "balanced": True, "worst": 0.25, "examples": 8, "classes": [1.0, None]},
+    "task": classification(["no", "y|es"], balanced=True).to_json(),
+    "evaluation": {
+        "scored_by": "balanced accuracy",
+        "overall": 0.5,
+        "worst": 0.25,
+        "examples": 8,
+        "classes": [1.0, None],
+        "measures": {"f1": 0.125, "roc_auc": None},
+    },
 }
 
 
@@ -68,10 +77,29 @@ def test_the_card_says_what_matters(tmp_path):
     card = (save_model(tmp_path / "m", models()["mlp"][0], DESCRIPTION) / "model-card.md").read_text()
     for words in (
         "epsilon 0.5 to 8, of 2 owners", "1e-05", "ino-sgd, variant fair", "- That.", "yes, unaccounted", "a\\|b",
-        "50.0 % of 8 held-out examples", "(mean of the classes)", "25.0 % in the worst-off", "| h | 0.5 |",
-        "y\\|es | -",
+        "Balanced accuracy 50.0 % on 8 held-out examples; 25.0 % for the worst owner", "| h | 0.5 |",
+        "y\\|es | -", "| f1 | 0.125 |",
     ):  # fmt: skip
         assert words in card
+
+
+def test_findings_come_before_everything_else(tmp_path):
+    found = {"kind": "at-chance", "about": "owner h", "text": "For owner h | it guesses.", "evidence": {}}
+    card = (save_model(tmp_path / "m", models()["mlp"][0], {**DESCRIPTION, "findings": [found]}) / CARD).read_text()
+    assert card.index("- For owner h \\| it guesses.") < card.index("## Privacy")
+    assert "Before you use it" not in model_card({**DESCRIPTION, "torch_code": ""})  # the control
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [(multi_label(["a", "b"]), "A classifier of 2 labels"), (regression(["a", "b"]), "A regression of 2 numbers")],
+)
+def test_cards_of_other_tasks(task, words):
+    quality = {"scored_by": task.score, "overall": -0.25, "worst": -1.0, "examples": 8, "classes": None}
+    card = model_card({**DESCRIPTION, "torch_code": "", "task": task.to_json(), "evaluation": quality})
+    assert words in card
+    assert "-0.250 on 8 held-out examples" in card
+    assert "argmax" not in card
 
 
 def test_weights_must_fit(tmp_path):

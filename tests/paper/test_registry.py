@@ -41,7 +41,7 @@ def test_two_steps_of_every_row(name, monkeypatch):
     assert result.terms.spent_share <= 1
     assert result.entrant["variant"] == SETTINGS[name].variant
     assert set(result.epsilons) == {group.name for group in ASSIGNMENTS[SETTINGS[name].assignment].groups}
-    assert all(0 <= quality.recall <= 1 for quality in result.final.owners.values())
+    assert all(0 <= quality.score <= 1 for quality in result.final.owners.values())
     assert np.isfinite(result.final.loss)
 
 

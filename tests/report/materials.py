@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from inosgd.analysis.evaluation import Evaluation, OwnerQuality
+from inosgd.analysis.evaluation import Evaluation, OwnerQuality, judged
+from inosgd.analysis.task import Task
 from inosgd.compare.common import Common
 from inosgd.compare.comparison import compare, open_store
 from inosgd.compare.entrant import entrants
@@ -31,11 +33,12 @@ def material_of(
     *,
     extras: bool = True,
     names: tuple[str, ...] = (),
+    task: Task | None = None,
 ) -> Material:
     facts = owner_facts(owners)
     if names:
         facts = tuple(OwnerFacts(name, 1.0 + number, 1e-5, 10) for number, name in enumerate(names))
-    rows = tuple(_row(label, number, facts, seeds, points) for number, label in enumerate(METHODS[:methods]))
+    rows = tuple(_row(label, number, facts, seeds, points, task) for number, label in enumerate(METHODS[:methods]))
     steps = [10 * (point + 1) for point in range(points)]
     condition = {
         row.label: {
@@ -83,8 +86,10 @@ def material_of(
     )
 
 
-def _row(label: str, number: int, owners: tuple[OwnerFacts, ...], seeds: int, points: int) -> MethodRow:
-    results = tuple(_result(label, number, owners, seed, points) for seed in range(seeds))
+def _row(
+    label: str, number: int, owners: tuple[OwnerFacts, ...], seeds: int, points: int, task: Task | None
+) -> MethodRow:
+    results = tuple(_result(label, number, owners, seed, points, task) for seed in range(seeds))
     spent = {owner.name: owner.epsilon * (0.9999 - 0.1 * number) for owner in owners}
     terms = {
         "rates": {owner.name: 0.01 * owner.epsilon for owner in owners},
@@ -94,9 +99,12 @@ def _row(label: str, number: int, owners: tuple[OwnerFacts, ...], seeds: int, po
     return MethodRow(label, "sample", results, spent, terms)
 
 
-def _result(label: str, number: int, owners: tuple[OwnerFacts, ...], seed: int, points: int) -> Result:
+def _result(
+    label: str, number: int, owners: tuple[OwnerFacts, ...], seed: int, points: int, task: Task | None
+) -> Result:
     generator = np.random.default_rng([number, seed])
-    curve = tuple(_point(point, points, number, owners, generator) for point in range(points))
+    made = _point if task is None else partial(_judged, task)
+    curve = tuple(made(point, points, number, owners, generator) for point in range(points))
     names = [owner.name for owner in owners]
     nothing = dict.fromkeys(names, 0.0)
     return Result(
@@ -104,6 +112,7 @@ def _result(label: str, number: int, owners: tuple[OwnerFacts, ...], seed: int, 
         entrant={"label": label, "variant": "sample"},
         seed=seed,
         curve=curve,
+        findings=(),
         epsilons={owner.name: owner.epsilon for owner in owners},
         terms=GroupTerms(nothing, nothing, nothing, {}, 0.9999),
         noise_scale=1.0,
@@ -120,11 +129,25 @@ def _point(
     most = max(owner.epsilon for owner in owners)
     qualities = {}
     for owner in owners:
-        recall = share * (0.6 + 0.05 * number + 0.2 * owner.epsilon / most) + 0.03 * generator.random()
-        qualities[owner.name] = OwnerQuality(float(recall), float(2.2 * (1 - recall)))
-    overall = float(np.mean([quality.recall for quality in qualities.values()]))
+        score = share * (0.6 + 0.05 * number + 0.2 * owner.epsilon / most) + 0.03 * generator.random()
+        qualities[owner.name] = OwnerQuality(float(score), float(2.2 * (1 - score)))
+    overall = float(np.mean([quality.score for quality in qualities.values()]))
     classes = tuple(float(overall * factor) for factor in (0.9, 1.0, 1.1))
     return Evaluation(10 * (point + 1), overall, qualities, 2.2 * (1 - overall), classes)
+
+
+def _judged(
+    task: Task, point: int, points: int, number: int, owners: tuple[OwnerFacts, ...], generator: np.random.Generator
+) -> Evaluation:
+    """An evaluation of made-up outputs; at the first point they are far off, and the last has all measures."""
+    count = 20 * len(owners)
+    targets = generator.normal(size=(count, task.outputs))
+    if task.kind == "multi-label":
+        targets = (targets > 0.5).astype(np.float64)
+    outputs = targets + (3 if point == 0 else 0.8 - 0.1 * number) * generator.normal(size=targets.shape)
+    names = tuple(owner.name for owner in owners)
+    arguments = (outputs, np.ones(count), targets, np.arange(count) % len(owners), names, 10 * (point + 1))
+    return judged(task, *arguments, measure=point == points - 1)
 
 
 def write_comparison(folder: Path) -> Path:
@@ -145,7 +168,7 @@ def common_of(material: Material) -> Common:
         model="perceptron",
         parameters=10,
         config={"plan": plan, "learning_rate": 1.0},
-        balanced=False,
+        task={"kind": "classification"},
         held_out="test data",
         owners=tuple((owner.name, owner.epsilon, 1e-5, 100) for owner in material.owners),
         classes=material.classes,

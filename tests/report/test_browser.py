@@ -168,7 +168,7 @@ def test_switching_an_owner_off_changes_the_charts(chromium, small):
     before = chromium.execute_script(MARKS)
     switched(chromium, "document.querySelector('input[data-owner=\"owner 2\"]').click()")
     after = chromium.execute_script(MARKS)
-    for name in ("owners", "recall", "loss", "budgets", "change", "terms", "weights", "roc"):
+    for name in ("owners", "score", "loss", "budgets", "change", "terms", "weights", "roc"):
         assert after[name] < before[name], name
     assert after["progress"] == before["progress"]  # the worst owner is the worst of all owners
     assert chromium.execute_script("return document.getElementById('owner-count').textContent") == "2 of 3"
@@ -183,7 +183,7 @@ def test_switching_a_method_off_changes_the_charts(chromium, small):
     after = chromium.execute_script(MARKS)
     for name in (
         "owners",
-        "recall",
+        "score",
         "loss",
         "progress",
         "budgets",
@@ -212,7 +212,7 @@ def test_switches_work_by_keyboard(chromium, small):
 
 def test_with_many_owners_panels_follow_the_switches(chromium, large):
     drawn(chromium, large)
-    titles = """return [...document.querySelectorAll('#recall svg text')].map((each) => each.textContent)
+    titles = """return [...document.querySelectorAll('#score svg text')].map((each) => each.textContent)
         .filter((each) => each.startsWith('owner'))"""
     assert len(chromium.execute_script(titles)) == 12
     switched(

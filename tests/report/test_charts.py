@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from inosgd.analysis.task import regression
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.report import write_figures
 from inosgd.report.charts import CHARTS, available, specification, with_data
@@ -46,6 +47,20 @@ def test_every_chart_is_drawn_and_switches_change_it(entry):
     assert len(draw(spec, "svg")) < len(whole)
 
 
+@pytest.mark.parametrize("owners", [3, MOST_BARS + 1])
+def test_scores_below_zero_are_drawn_where_they_are(owners):
+    """R² goes down to -1: no axis, band or track may stop at 0."""
+    material = material_of(owners=owners, seeds=2, points=3, task=regression(["x"]), extras=False)
+    tables = all_tables(material)
+    assert min(tables["curves"]["score"]) < 0
+    for entry in available(tables):
+        spec = specification(entry, material, tables, validate=True)
+        assert "NaN" not in draw(with_data(spec, entry, tables), "svg").decode()
+        if entry.name in ("score", "progress", "owners"):
+            assert "max(-1, datum." in str(spec)
+    assert "classes" not in tables
+
+
 def test_every_chart_says_how_to_read_it_and_where_the_paper_has_it():
     for entry in CHARTS:
         assert entry.reading.endswith((".", "!")), entry.name
@@ -55,7 +70,7 @@ def test_every_chart_says_how_to_read_it_and_where_the_paper_has_it():
 
 def test_only_charts_with_numbers():
     names = [entry.name for entry in available(all_tables(material_of(methods=1, extras=False)))]
-    assert names == ["owners", "recall", "loss", "progress", "budgets", "terms", "classes"]
+    assert names == ["owners", "score", "loss", "progress", "budgets", "terms", "classes"]
 
 
 def test_evenly_keeps_both_ends():
@@ -116,6 +131,6 @@ def test_figures_leave_out_what_only_a_pointer_finds():
     tables = all_tables(material)
     spec = specification(CHARTS[1], material, tables)
     still = without_hovering(spec)
-    assert CHARTS[1].name == "recall"
+    assert CHARTS[1].name == "score"
     assert [layer["mark"]["type"] for layer in spec["spec"]["layer"]] == ["area", "line", "point"]
     assert [layer["mark"]["type"] for layer in still["spec"]["layer"]] == ["area", "line"]

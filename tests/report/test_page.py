@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import html
 import json
 import re
@@ -10,9 +11,13 @@ from html.parser import HTMLParser
 
 import pytest
 
+from inosgd.analysis.findings import Finding
+from inosgd.analysis.task import multi_label, regression
 from inosgd.report import read_runs, write_report
 from inosgd.report.charts import CHARTS
 from inosgd.report.page import page, safe_json
+from inosgd.report.sections import first_screen, numbers
+from inosgd.report.tables import all_tables
 from inosgd.study.description import GUARANTEE, NOT_COVERED
 from tests.report.materials import material_of
 
@@ -79,6 +84,37 @@ def test_the_first_screen_has_the_verdict_and_both_numbers_of_each_method(text):
 def test_numbers_are_on_the_page_without_a_script(text):
     table = text[text.index('<section class="prose" id="numbers">') : text.index("<footer>")]
     assert table.count("<tr>") == 1 + 4 * 3 + 1 + 4
+
+
+def test_findings_stand_on_the_first_screen():
+    found = [Finding("at-chance", f"owner {n}", f"Owner {n} <b> is at chance.", {}) for n in range(8)]
+    first = first_screen(dataclasses.replace(material_of(), findings=tuple(found)))
+    assert first.index('class="verdict"') < first.index("Owner 0 &lt;b&gt; is at chance.") < first.index("<table>")
+    assert "and 2 more" in first
+    assert "Owner 7" not in first
+    assert 'class="findings"' not in first_screen(material_of())  # the control
+
+
+def test_other_measures_are_among_the_numbers():
+    material = material_of(task=regression(["x"], ranges=[(0, 10)]), owners=2, methods=2)
+    table = numbers(material, all_tables(material))
+    assert "<summary>Other measures at the end</summary>" in table
+    assert "<th class=number>rmse</th>" in table
+    assert table.count("<tr>") == 1 + 2 * 2 + 1 + 2 + 1 + 2 * 3
+    assert "Other measures" not in numbers(material_of(), all_tables(material_of()))
+
+
+@pytest.mark.parametrize("task", [regression(["x", "y"]), multi_label(["x", "y"])], ids=["regression", "labels"])
+def test_scores_that_are_no_shares_have_no_percent(task):
+    material = material_of(task=task, extras=False)
+    text = page(material)
+    first = text[text.index('<header id="summary">') : text.index("</header>")]
+    assert f"{material.evaluated['ino-sgd'][0].final.scored_by}" in first
+    assert not re.search(r"\d %|\d%(?!;|\")", first), first  # but for places in a style
+    charts = payload_of(text)["charts"]
+    shown = {name: json.dumps(charts[name]) for name in ("owners", "score", "progress", "change", "pareto")}
+    assert not [name for name, spec in shown.items() if "%" in spec]
+    assert "%" in json.dumps(payload_of(page(material_of(extras=False)))["charts"]["owners"])  # the control
 
 
 def test_names_from_data_stay_text():

@@ -50,10 +50,10 @@ def test_curves_are_those_of_the_views():
     }
     for label, found in views.curves(material.evaluated_main).items():
         for owner, bands in found["owners"].items():
-            for step, recall, loss in zip(found["steps"], bands["recall"], bands["loss"], strict=True):
+            for step, score, loss in zip(found["steps"], bands["score"], bands["loss"], strict=True):
                 row = rows[label, owner, step]
-                assert row["recall"] == pytest.approx(recall["mean"], rel=1e-4)
-                assert row["recall_sd"] == pytest.approx(recall["sd"], rel=1e-4)
+                assert row["score"] == pytest.approx(score["mean"], rel=1e-4)
+                assert row["score_sd"] == pytest.approx(score["sd"], rel=1e-4)
                 assert (row["loss"], row["loss_sd"]) == pytest.approx((loss["mean"], loss["sd"]), rel=1e-4)
 
 
@@ -62,7 +62,7 @@ def test_changes_are_paired_by_seed():
     found = next(row for row in tables.change_rows(material) if row["method"] == "ino-sgd")
     ours, theirs = material.evaluated["ino-sgd"], material.evaluated["idp-sgd"]
     changes = [
-        our.final.owners[found["owner"]].recall - their.final.owners[found["owner"]].recall
+        our.final.owners[found["owner"]].score - their.final.owners[found["owner"]].score
         for our, their in zip(ours, theirs, strict=True)
     ]
     assert found["change"] == pytest.approx(np.mean(changes), rel=1e-4)
@@ -117,10 +117,10 @@ def test_a_single_evaluation_is_no_curve():
 
 def test_a_single_owner_is_not_its_own_worst_off():
     alone = material_of(names=("registry",), methods=1)
-    assert set(tables.all_tables(alone)["progress"]["measure"]) == {"overall accuracy"}
-    assert "worst-off" not in alone.verdict
+    assert set(tables.all_tables(alone)["progress"]["measure"]) == {"overall"}
+    assert "worst owner" not in alone.verdict
     assert "the owner's budget was kept" in alone.verdict
-    assert "worst-off owner" in material_of(methods=1).verdict  # the control
+    assert "worst owner" in material_of(methods=1).verdict  # the control
 
 
 def test_every_roc_has_the_highest_curve_that_the_epsilon_allows():

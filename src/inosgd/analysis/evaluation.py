@@ -1,18 +1,22 @@
-"""Evaluation: how well a model serves each owner's kind of data, on held-out examples."""
+"""Evaluation: the quality of a model on held-out examples, over all and on each owner's kind of data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from inosgd import _validate
 from inosgd._arrays import BoolArray, FloatArray, IntArray
+from inosgd.analysis.guessing import Guessing, guessing
+from inosgd.analysis.measures import Measures, one_hot, recalls
+from inosgd.analysis.score import Score, score_named
+from inosgd.analysis.task import Task, example_losses, measured
+from inosgd.errors import InvalidArgumentError
 from inosgd.modes import evaluating
 
 EXAMPLES_AT_ONCE = 128
@@ -21,10 +25,30 @@ EXAMPLES_AT_ONCE = 128
 
 @dataclass(frozen=True)
 class OwnerQuality:
-    """Recall (the share of the group's examples that are classified right) and mean loss on an owner's group."""
+    """Score and mean loss on the held-out examples of an owner's kind.
 
-    recall: float
+    Attributes:
+        score: Of the task; larger is better, at most 1.
+        loss: The mean loss.
+        examples: How many held-out examples they are computed from.
+        measures: Other measures by name; empty along a curve.
+        guessing: What was reached against guessing; None along a curve.
+    """
+
+    score: float
     loss: float
+    examples: int = 0
+    measures: Measures = field(default_factory=dict)
+    guessing: Guessing | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain numbers."""
+        return {**self.__dict__, "guessing": None if self.guessing is None else self.guessing.to_json()}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`."""
+        return cls(**{**fields, "guessing": _guessing_from(fields)})
 
 
 @dataclass(frozen=True)
@@ -33,10 +57,17 @@ class Evaluation:
 
     Attributes:
         step: After which step.
-        overall: The share of examples that are classified right; balanced, if asked for: the mean recall of classes.
-        owners: Recall and loss on each owner's group.
+        overall: The score over all held-out examples.
+        owners: Quality on each owner's group; owners without a score (no held-out example, or none with a label) are
+            not among them.
         loss: The mean loss of all examples.
-        classes: The recall of each class, in the order of the class numbers; None for a class without examples.
+        classes: The recall of each class or label, by its number; None for one without examples. Empty for regression.
+        scored_by: The name of the score.
+        examples: How many held-out examples there are.
+        members: How many of them each class has; empty but for classification.
+        predicted: How many of them are predicted as each class; empty but for classification.
+        measures: Other measures of all examples by name; empty along a curve.
+        guessing: What was reached over all examples against guessing; None along a curve.
     """
 
     step: int
@@ -44,44 +75,73 @@ class Evaluation:
     owners: dict[str, OwnerQuality]
     loss: float = float("nan")
     classes: tuple[float | None, ...] = ()
+    scored_by: str = "accuracy"
+    examples: int = 0
+    members: tuple[int, ...] = ()
+    predicted: tuple[int, ...] = ()
+    measures: Measures = field(default_factory=dict)
+    guessing: Guessing | None = None
+
+    @property
+    def scoring(self) -> Score:
+        """The row of its score."""
+        return score_named(self.scored_by)
+
+    @property
+    def worst_owner(self) -> str | None:
+        """The owner with the lowest score; None if no owner has one."""
+        return min(self.owners, key=lambda name: self.owners[name].score, default=None)
 
     @property
     def worst(self) -> float:
-        """The lowest recall of any owner."""
-        return min(quality.recall for quality in self.owners.values())
+        """The lowest score of any owner; the overall score if no owner has one."""
+        return min((quality.score for quality in self.owners.values()), default=self.overall)
 
     @property
     def worst_half(self) -> float:
-        """The mean recall of the worse-off half of the owners, rounded up: a steadier figure where owners are many."""
-        recalls = sorted(quality.recall for quality in self.owners.values())
-        return float(np.mean(recalls[: (len(recalls) + 1) // 2]))
+        """The mean score of the worse-off half of the owners, rounded up: a steadier figure where owners are many."""
+        scores = sorted(quality.score for quality in self.owners.values()) or [self.overall]
+        return float(np.mean(scores[: (len(scores) + 1) // 2]))
 
     @property
     def imbalance(self) -> float:
-        """The standard deviation of the owners' recalls, the paper's measure of utility imbalance."""
-        return float(np.std([quality.recall for quality in self.owners.values()]))
+        """The standard deviation of the owners' scores, the paper's measure of utility imbalance."""
+        return float(np.std([quality.score for quality in self.owners.values()] or [self.overall]))
 
     def to_json(self) -> dict[str, Any]:
         """Plain numbers."""
         return {
-            "step": self.step,
-            "overall": self.overall,
+            **self.__dict__,
             "worst": self.worst,
             "worst_half": self.worst_half,
             "imbalance": self.imbalance,
-            "loss": self.loss,
-            "owners": {name: {"recall": quality.recall, "loss": quality.loss} for name, quality in self.owners.items()},
+            "owners": {name: quality.to_json() for name, quality in self.owners.items()},
             "classes": list(self.classes),
+            "members": list(self.members),
+            "predicted": list(self.predicted),
+            "guessing": None if self.guessing is None else self.guessing.to_json(),
         }
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`."""
-        owners = {name: OwnerQuality(quality["recall"], quality["loss"]) for name, quality in fields["owners"].items()}
-        return cls(fields["step"], fields["overall"], owners, fields["loss"], tuple(fields["classes"]))
+        return cls(
+            step=fields["step"],
+            overall=fields["overall"],
+            owners={name: OwnerQuality.from_json(quality) for name, quality in fields["owners"].items()},
+            loss=fields["loss"],
+            classes=tuple(fields["classes"]),
+            scored_by=fields["scored_by"],
+            examples=fields["examples"],
+            members=tuple(fields["members"]),
+            predicted=tuple(fields["predicted"]),
+            measures=dict(fields["measures"]),
+            guessing=_guessing_from(fields),
+        )
 
 
 def evaluate(
+    task: Task,
     model: nn.Module,
     inputs: torch.Tensor,
     targets: torch.Tensor,
@@ -89,32 +149,76 @@ def evaluate(
     names: tuple[str, ...],
     step: int,
     *,
-    balanced: bool = False,
+    measure: bool = False,
 ) -> Evaluation:
-    """Classify held-out ``inputs``; ``groups`` names the owner whose kind of data each of them is.
+    """Judge a model by held-out examples; ``groups`` names the owner whose kind of data each of them is.
 
-    The examples must not be training data: un-noised results on training data are outside the guarantee.
+    The examples must not be training data: un-noised results on training data are outside the guarantee. All measures
+    and the comparison with guessing are computed if ``measure`` is set. They sort the examples of every owner for every
+    class, so a learning curve has them at its end only.
+
+    Raises:
+        InvalidArgumentError: If the score is not defined: no held-out example has any of the labels.
     """
     _validate.same_length(inputs=inputs, targets=targets, groups=groups)
-    losses, correct = _outcomes(model, inputs, targets)
-    classes = _class_recalls(correct, targets.numpy())
-    present = [recall for recall in classes if recall is not None]
-    overall = float(np.mean(present)) if balanced else float(correct.mean())
-    owners = {name: _quality(correct, losses, groups == row) for row, name in enumerate(names) if (groups == row).any()}
-    return Evaluation(step, overall, owners, float(losses.mean()), classes)
+    outputs, losses = _outputs(task, model, inputs, targets)
+    return judged(task, outputs, losses, targets.numpy(), groups, names, step, measure=measure)
+
+
+def judged(
+    task: Task,
+    outputs: FloatArray,
+    losses: FloatArray,
+    targets: Any,
+    groups: IntArray,
+    names: tuple[str, ...],
+    step: int,
+    *,
+    measure: bool = False,
+) -> Evaluation:
+    """The evaluation of outputs and losses that are known."""
+    wanted = targets if task.kind == "classification" else np.asarray(targets, dtype=np.float64).reshape(outputs.shape)
+    everything = np.ones(len(outputs), dtype=bool)
+    overall = _quality(task, outputs, losses, wanted, everything, measure=measure)
+    if overall is None:
+        raise InvalidArgumentError(
+            f"targets: {task.score} is not defined for these {len(outputs)} held-out examples; hold out examples of "
+            f"{', '.join(task.names[:3])}"
+        )
+    found = {
+        name: _quality(task, outputs, losses, wanted, groups == row, measure=measure)
+        for row, name in enumerate(names)
+        if (groups == row).any()
+    }
+    classes, members, predicted = _by_class(task, outputs, wanted)
+    return Evaluation(
+        step=step,
+        overall=overall.score,
+        owners={name: quality for name, quality in found.items() if quality is not None},
+        loss=overall.loss,
+        classes=classes,
+        scored_by=task.score,
+        examples=overall.examples,
+        members=members,
+        predicted=predicted,
+        measures=overall.measures,
+        guessing=overall.guessing,
+    )
 
 
 @torch.no_grad()
-def _outcomes(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> tuple[FloatArray, BoolArray]:
-    """The loss of each example, and whether it is classified right; in pieces, so that memory stays bounded."""
-    losses, correct = [], []
+def _outputs(
+    task: Task, model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor
+) -> tuple[FloatArray, FloatArray]:
+    """The outputs and the loss of each example; in pieces, so that the memory of activations stays bounded."""
+    outputs, losses = [], []
     with evaluating(model):
         for start in range(0, len(targets), EXAMPLES_AT_ONCE):
             rows = slice(start, start + EXAMPLES_AT_ONCE)
-            outputs, wanted = model(_laid_out(inputs[rows])), targets[rows]
-            losses.append(F.cross_entropy(outputs, wanted, reduction="none").double().numpy())
-            correct.append((outputs.argmax(1) == wanted).numpy())
-    return np.concatenate(losses), np.concatenate(correct)
+            found = model(_laid_out(inputs[rows]))
+            losses.append(example_losses(task, found, targets[rows]).double().numpy())
+            outputs.append(found.double().numpy())
+    return np.concatenate(outputs), np.concatenate(losses)
 
 
 def _laid_out(inputs: Any) -> Any:
@@ -123,11 +227,30 @@ def _laid_out(inputs: Any) -> Any:
     return inputs.contiguous(memory_format=torch.channels_last) if is_image else inputs
 
 
-def _class_recalls(correct: BoolArray, targets: IntArray) -> tuple[float | None, ...]:
-    sizes = np.bincount(targets)
-    right = np.bincount(targets, weights=correct)
-    return tuple(float(hits / size) if size else None for hits, size in zip(right, sizes, strict=True))
+def _quality(
+    task: Task, outputs: FloatArray, losses: FloatArray, targets: Any, group: BoolArray, *, measure: bool
+) -> OwnerQuality | None:
+    score = task.scoring.value(outputs[group], targets[group], targets)
+    if score is None:
+        return None
+    loss, count = float(np.mean(losses[group])), int(group.sum())
+    if not measure:
+        return OwnerQuality(score, loss, count)
+    others = measured(task, outputs[group], targets[group])
+    return OwnerQuality(score, loss, count, others, guessing(task, outputs, targets, group))
 
 
-def _quality(correct: BoolArray, losses: FloatArray, members: BoolArray) -> OwnerQuality:
-    return OwnerQuality(float(np.mean(correct[members])), float(np.mean(losses[members])))
+def _by_class(
+    task: Task, outputs: FloatArray, targets: Any
+) -> tuple[tuple[float | None, ...], tuple[int, ...], tuple[int, ...]]:
+    """The recall of each class or label, and for classes how many examples have and get each."""
+    if task.kind == "regression":
+        return (), (), ()
+    if task.kind == "multi-label":
+        return recalls(outputs > 0, targets > 0.5), (), ()
+    answers, actual = one_hot(outputs.argmax(1), task.outputs), one_hot(targets, task.outputs)
+    return recalls(answers, actual), tuple(actual.sum(0).tolist()), tuple(answers.sum(0).tolist())
+
+
+def _guessing_from(fields: Mapping[str, Any]) -> Guessing | None:
+    return None if fields["guessing"] is None else Guessing.from_json(fields["guessing"])

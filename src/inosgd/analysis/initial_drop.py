@@ -57,7 +57,7 @@ def initial_drop(
     """Where an owner's loss first rises while another owner's falls; None if it never does.
 
     The rise must exceed the lowest loss before it by more than ``tolerance``, which should be above the noise of the
-    curve. For curves of recall give ``1 - recall``.
+    curve. For curves of a score give ``1 - score``.
     """
     own, other = np.asarray(losses, dtype=np.float64), np.asarray(other_losses, dtype=np.float64)
     _validate.same_length(steps=steps, losses=own, other_losses=other)

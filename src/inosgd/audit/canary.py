@@ -45,6 +45,7 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -67,6 +68,7 @@ from inosgd.audit.insertion import CanaryModel, Inserted, losses_with_canaries, 
 from inosgd.audit.practice import Practice
 from inosgd.clipping import MARGIN
 from inosgd.errors import InosgdError
+from inosgd.gradients import ExampleLosses
 from inosgd.importance import importance_weights
 from inosgd.order import Candidates
 from inosgd.owners import OwnerTable
@@ -74,7 +76,6 @@ from inosgd.parallel.runner import Failure, run_all
 from inosgd.parallel.workers import LOCAL, Workers
 from inosgd.plan import Phase, Plan, Terms
 from inosgd.randomness import RandomSource, SeededSource, uniforms
-from inosgd.study.building import losses
 from inosgd.study.study import LabelledExamples, Study, StudyData
 from inosgd.training import StepDiagnostics, TrainingState, fit
 
@@ -181,14 +182,18 @@ def train_with(
     assignment = np.concatenate([data.owners.assignment, rows])
     inputs, targets = data.examples.all()
     examples = mixed(inputs, targets, inserted, model.canaries.weight.dtype)
-    trainer = practice.trainer(assignment, examples, _LOSSES)
-    last = int(targets.max()) if len(targets) else -1
-    classes = np.concatenate([targets.numpy(), last + 1 + inserted.coordinates])  # each canary has its own class
+    trainer = practice.trainer(assignment, examples, _with_canaries(data.task.losses))
+    kinds = targets.numpy() if data.task.kind == "classification" else np.zeros(len(targets), dtype=np.int64)
+    last = int(kinds.max()) if len(kinds) else -1
+    classes = np.concatenate([kinds, last + 1 + inserted.coordinates])  # each canary has its own class
     state = practice.start(trainer, model, optimizer, source, classes)
     fit(trainer, state, callbacks=[observer])
 
 
-_LOSSES = losses_with_canaries(losses)
+@cache
+def _with_canaries(losses: ExampleLosses) -> ExampleLosses:
+    """Always the same function, so that what was checked of it stays known."""
+    return losses_with_canaries(losses)
 
 
 def _initial_model(game: Game, coordinates: int) -> CanaryModel:

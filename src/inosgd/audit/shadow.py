@@ -23,11 +23,11 @@ import torch
 from torch import nn
 
 from inosgd._arrays import BoolArray, FloatArray, IntArray
+from inosgd.analysis.task import Task, example_losses
 from inosgd.audit.batched import can_stack, train_stacked
 from inosgd.audit.practice import Practice
 from inosgd.modes import evaluating
 from inosgd.randomness import SeededSource, uniforms
-from inosgd.study.building import losses
 from inosgd.study.config import optimizer_for
 from inosgd.study.study import Study, StudyData, split_of
 from inosgd.training import fit
@@ -66,10 +66,10 @@ def train_shadows(task: ShadowTask) -> FloatArray:
     if stackable(task.study, data, task.seed):
         rate = task.study.config.learning_rate
         stack = train_stacked(initial, task.practice, data, members, sources, rate)
-        return logit_confidences(stack.outputs(inputs), targets)
+        return confidences(data.task, stack.outputs(inputs), targets)
     return np.stack(
         [
-            logit_confidences(train_one(task, initial, data, rows, source)[None], targets)[0]
+            confidences(data.task, train_one(task, initial, data, rows, source)[None], targets)[0]
             for rows, source in zip(members, sources, strict=True)
         ]
     )
@@ -79,6 +79,7 @@ def stackable(study: Study, data: StudyData, seed: int) -> bool:
     """Whether many models of the study can be trained at once: perceptrons by plain gradient descent."""
     config = study.config
     plain = config.optimizer == "sgd" and not config.momentum and not config.weight_decay
+    plain = plain and data.task.kind == "classification"
     return plain and isinstance(data.examples.inputs, torch.Tensor) and can_stack(study.model(data, seed))
 
 
@@ -88,7 +89,7 @@ def train_one(
     """One shadow model by the library's own step; its outputs for all examples."""
     model = copy.deepcopy(initial)
     optimizer, examples = optimizer_for(task.study.config, model), data.examples.only(rows)
-    trainer = task.practice.trainer(data.owners.assignment[rows], examples, losses)
+    trainer = task.practice.trainer(data.owners.assignment[rows], examples, data.task.losses)
     state = task.practice.start(trainer, model, optimizer, source, examples.targets.numpy())
     fit(trainer, state)
     return outputs_of(model, data.examples.inputs)
@@ -99,6 +100,13 @@ def outputs_of(model: nn.Module, inputs: Any, at_once: int = 1024) -> torch.Tens
     """The model's outputs in evaluation mode; modes are put back."""
     with evaluating(model):
         return torch.cat([model(inputs[start : start + at_once]) for start in range(0, len(inputs), at_once)])
+
+
+def confidences(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> FloatArray:
+    """How sure models are about examples, from outputs (models, examples, ...): logits of the true class, or -loss."""
+    if task.kind == "classification":
+        return logit_confidences(outputs, targets)
+    return np.stack([-example_losses(task, each, targets).double().numpy() for each in outputs])
 
 
 def logit_confidences(outputs: torch.Tensor, targets: torch.Tensor) -> FloatArray:

@@ -48,7 +48,7 @@ COMMANDS = {
     ),
     "predict": Listed(
         "predict:predict_command",
-        "Apply a trained model to new rows, images or arrays: the class of each, and how probable the model finds it.",
+        "Apply a trained model to new rows, images or arrays: what the model predicts of each.",
     ),
     "ledger": Listed("ledger:ledger_command", "Show what every owner has spent and has left."),
     "budgets": Listed(

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from inosgd import _validate
+from inosgd.analysis.score import score_named
 from inosgd.cli.console import compact, messages, plain_table, progress_bar, results, rounded_up
 from inosgd.cli.report import report_at_end
 from inosgd.cli.studies import AllowFactory, AsJson, Out, Steps, StudyArgument, WithReport, find_study
@@ -128,11 +129,12 @@ def comparison_report(
         "study": study.name,
         "description": study.description,
         "config": study.config.to_json(),
-        "balanced": study.evaluation.balanced,
+        "scored_by": material.score.name,
         "seeds": list(seeds),
         "verdict": material.verdict,
         "not_a_release": NOT_A_RELEASE,
         "unaccounted": list(material.unaccounted),
+        "findings": [finding.to_json() for finding in material.findings],
         "summary": views.summarize(rows),
         "group": {label: group_epsilons(found[0], store.common) for label, found in rows.items() if found},
         "differences": views.differences(rows),
@@ -153,10 +155,12 @@ def show(found: Mapping[str, Any], *, as_json: bool) -> None:
     shown, plan = results(), found["config"]["plan"]
     shown.print(f"[bold]{escape(found['study'])}: {escape(found['description'])}[/]")
     asked = f"{found['question']}; " if found["question"] else ""
+    for finding in found["findings"]:
+        shown.print(f"[bold yellow]{escape(finding['text'])}[/]")
     shown.print(
         f"{asked}{plan['steps']} steps, learning rate {found['config']['learning_rate']:g}, {len(found['seeds'])} "
-        f"paired seeds, accountant {plan['accountant']}; {'balanced ' * found['balanced']}accuracy on held-out "
-        "examples in percent, mean ± standard deviation\n"
+        f"paired seeds, accountant {plan['accountant']}; {found['scored_by']} on held-out examples, mean ± standard "
+        "deviation\n"
     )
     shown.print(_method_table(found))
     shown.print("\n[bold]What every owner gets[/], the ε of single examples, and that of 10 and of all together\n")
@@ -176,20 +180,20 @@ def _method_table(found: Mapping[str, Any]) -> Table:
     table = plain_table("method", "plan", right=(*columns.values(), "p (worst)"))
     for label, row in found["summary"].items():
         difference = found["differences"].get(f"{label} - {views.BASELINE}", {}).get("end", {})
-        cells = [_percent(row[measure]) for measure in columns]
+        cells = [_scored(found, row[measure]) for measure in columns]
         table.add_row(escape(label), row["variant"], *cells, _p(difference.get("worst")))
     return table
 
 
 def _owner_table(found: Mapping[str, Any]) -> Table:
     sizes = ("10", "all")
-    table = plain_table("method", "owner", right=("accuracy", "loss", "ε spent", "of", *sizes))
+    table = plain_table("method", "owner", right=(found["scored_by"], "loss", "ε spent", "of", *sizes))
     for label, row in found["summary"].items():
         groups = found["group"][label]
         for index, (name, owner) in enumerate(row["owners"].items()):
             spent = "" if owner["spent"] is None else rounded_up(owner["spent"], 3)
             together = [compact(groups[name][size]) if size in groups.get(name, {}) else "" for size in sizes]
-            cells = [_percent(owner), _number(owner["loss"]), spent, f"{owner['epsilon']:g}", *together]
+            cells = [_scored(found, owner), _number(owner["loss"]), spent, f"{owner['epsilon']:g}", *together]
             table.add_row("" if index else escape(label), escape(name), *cells)
     return table
 
@@ -208,8 +212,9 @@ def _condition_lines(conditions: Mapping[str, Any]) -> list[str]:
     return ["", *lines] if lines else []
 
 
-def _percent(value: Mapping[str, float]) -> str:
-    return f"{100 * value['mean']:.1f} ± {100 * value['sd']:.1f}"
+def _scored(found: Mapping[str, Any], value: Mapping[str, float]) -> str:
+    score = score_named(found["scored_by"])
+    return f"{score.shown(value['mean'])} {score.shown_spread(value['sd'])}"
 
 
 def _number(value: Mapping[str, float]) -> str:

@@ -27,7 +27,7 @@ def predict_command(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines instead of CSV.")] = False,
 ) -> None:
-    """Apply a trained model to new rows, images or arrays: the class of each, and how probable the model finds it."""
+    """Apply a trained model to new rows, images or arrays: what the model predicts of each."""
     if out is not None and out.exists():
         raise InvalidArgumentError(f"out={str(out)!r}: it already exists; choose a new file")
     if out is not None and not out.parent.is_dir():
@@ -40,21 +40,19 @@ def predict_command(
         typer.echo(text, nl=False)
         return
     write_whole(out, text)
-    messages().print(f"Wrote {len(found.classes)} predictions to {escape(str(out))}", soft_wrap=True)
+    messages().print(f"Wrote {len(found.examples)} predictions to {escape(str(out))}", soft_wrap=True)
 
 
 def _csv(found: Predictions) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([found.name, "prediction", "probability"])
-    for example, label, probability in zip(found.examples, found.classes, found.probabilities, strict=True):
-        writer.writerow([example, label, f"{probability:.6f}"])
+    writer.writerow([found.name, *found.columns])
+    for row in zip(found.examples, *found.columns.values(), strict=True):
+        writer.writerow([f"{cell:.6f}" if isinstance(cell, float) else cell for cell in row])
     return out.getvalue()
 
 
 def _json_lines(found: Predictions) -> str:
-    rows = zip(found.examples, found.classes, found.probabilities, strict=True)
-    return "".join(
-        json.dumps({found.name: example, "prediction": label, "probability": probability}) + "\n"
-        for example, label, probability in rows
-    )
+    names = (found.name, *found.columns)
+    rows = zip(found.examples, *found.columns.values(), strict=True)
+    return "".join(json.dumps(dict(zip(names, row, strict=True))) + "\n" for row in rows)

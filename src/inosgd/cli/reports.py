@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
 
+from inosgd.analysis.findings import Finding
 from inosgd.cli.console import plain_table, results
 from inosgd.runs.folder import RunFolder
 from inosgd.shown import rounded_up
@@ -37,20 +38,28 @@ def reading_shown_by(status: Status) -> Progress:
 
 
 def show_outcome(
-    run: RunFolder, prepared: Prepared, outcome: Outcome, page: Path | None, *, as_json: bool = False
+    run: RunFolder,
+    prepared: Prepared,
+    outcome: Outcome,
+    page: Path | None,
+    *,
+    as_json: bool = False,
+    findings: Sequence[Finding] = (),
 ) -> None:
     """Tell what came of a training, and where its report is."""
     if as_json:
-        found = training_report(run, prepared, outcome)
+        found = training_report(run, prepared, outcome, findings)
         typer.echo(json.dumps({**found, "report": None if page is None else str(page)}))
         return
-    print_report(run, prepared, outcome, page)
+    print_report(run, prepared, outcome, page, findings)
 
 
-def training_report(run: RunFolder, prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
+def training_report(
+    run: RunFolder, prepared: Prepared, outcome: Outcome, findings: Sequence[Finding] = ()
+) -> dict[str, Any]:
     """Plain values: what every owner allows, has spent and got, and where everything is."""
     evaluation = outcome.evaluation
-    recalls = {} if evaluation is None else {name: each.recall for name, each in evaluation.owners.items()}
+    scores = {} if evaluation is None else {name: each.score for name, each in evaluation.owners.items()}
     return {
         "run": str(run.path),
         "model": str(outcome.model),
@@ -61,7 +70,7 @@ def training_report(run: RunFolder, prepared: Prepared, outcome: Outcome) -> dic
                 "delta": budget.delta,
                 "examples": size,
                 "spent": float(outcome.spent[row]),
-                "held_out_recall": recalls.get(name),
+                "held_out_score": scores.get(name),
             }
             for row, (name, budget, size) in enumerate(outcome.table)
         },
@@ -70,6 +79,7 @@ def training_report(run: RunFolder, prepared: Prepared, outcome: Outcome) -> dic
         "unused_columns": _unused(prepared),
         "randomness": "secure" if prepared.seed is None else "seeded",
         "warnings": prepared.warnings,
+        "findings": [finding.to_json() for finding in findings],
     }
 
 
@@ -78,9 +88,17 @@ def _unused(prepared: Prepared) -> list[str]:
     return [] if file is None else unused_columns(file)
 
 
-def print_report(run: RunFolder, prepared: Prepared, outcome: Outcome, page: Path | None = None) -> None:
-    """The same for people."""
+def print_report(
+    run: RunFolder,
+    prepared: Prepared,
+    outcome: Outcome,
+    page: Path | None = None,
+    findings: Sequence[Finding] = (),
+) -> None:
+    """The same for people, findings first."""
     shown, evaluation = results(), outcome.evaluation
+    for finding in findings:
+        shown.print(f"[bold yellow]{escape(finding.text)}[/]")
     shown.print(f"\n[bold]What every owner gets[/] after {outcome.steps} steps\n")
     shown.print(_owner_table(outcome))
     hidden = len(outcome.table) - MOST_OWNERS
@@ -88,8 +106,9 @@ def print_report(run: RunFolder, prepared: Prepared, outcome: Outcome, page: Pat
         shown.print(f"and {hidden} more owners, in --json")
     if evaluation is not None and prepared.data.held_out is not None:
         shown.print(
-            f"\nOf {len(prepared.data.held_out)} held-out examples {100 * evaluation.overall:.1f} % are classified "
-            "right. recall: on held-out examples of the owner's kind; held-out examples are not protected."
+            f"\nOn {len(prepared.data.held_out)} held-out examples: {evaluation.scored_by} "
+            f"{evaluation.scoring.shown(evaluation.overall)}; for an owner, on those of its kind. Held-out examples "
+            "are not protected."
         )
     shown.print("spent: the ε of each single example, rounded up; never above the budget.\n")
     if unused := _unused(prepared):
@@ -107,8 +126,9 @@ def print_report(run: RunFolder, prepared: Prepared, outcome: Outcome, page: Pat
 
 
 def _owner_table(outcome: Outcome) -> Table:
-    table = plain_table("owner", right=("examples", "ε", "δ", "spent", "recall"))
     evaluation = outcome.evaluation
+    score = "score" if evaluation is None else evaluation.scored_by
+    table = plain_table("owner", right=("examples", "ε", "δ", "spent", score))
     rows = sorted(range(len(outcome.table)), key=lambda row: int(outcome.table.privacy_ranks[row]))
     chosen = range(len(outcome.table)) if len(outcome.table) <= MOST_OWNERS else rows[:MOST_OWNERS]
     for row in chosen:
@@ -120,7 +140,7 @@ def _owner_table(outcome: Outcome) -> Table:
             f"{budget.epsilon:g}",
             f"{budget.delta:g}",
             rounded_up(outcome.spent[row], within=budget.epsilon),
-            "-" if quality is None else f"{100 * quality.recall:.1f} %",
+            "-" if evaluation is None or quality is None else evaluation.scoring.shown(quality.score),
         )
     return table
 

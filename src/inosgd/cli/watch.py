@@ -20,6 +20,7 @@ from rich.text import Text
 
 from inosgd import _validate
 from inosgd._arrays import FloatArray
+from inosgd.analysis.score import score_named
 from inosgd.cli.console import plain_table, results
 from inosgd.ledger.ledger import Ledger
 from inosgd.runs.folder import RunFolder
@@ -150,11 +151,12 @@ def _about(seen: Seen) -> list[Text]:
             )
         ]
     last = seen.metrics[-1]
-    return [Text(f"held-out examples after step {last['step']}: {100 * last['overall']:.1f} % right", style="dim")]
+    shown = score_named(last["scored_by"]).shown(last["overall"])
+    return [Text(f"held-out examples after step {last['step']}: {last['scored_by']} {shown}", style="dim")]
 
 
 def _table(seen: Seen, rows: list[int]) -> Table:
-    table = plain_table("owner", right=("held-out loss", "recall", "ε spent", "of", "used"))
+    table = plain_table("owner", right=("held-out loss", "score", "ε spent", "of", "used"))
     for row in rows:
         name, budget = seen.ledger.table.names[row], seen.ledger.table.budget(row)
         spent = float(seen.spent[row])
@@ -169,13 +171,13 @@ def _table(seen: Seen, rows: list[int]) -> Table:
 
 
 def _quality(seen: Seen, name: str) -> tuple[str, str]:
-    """The owner's last held-out loss with the way it has gone since the one before, and its recall."""
+    """The owner's last held-out loss with the way it has gone since the one before, and its score."""
     values = [line["owners"][name] for line in seen.metrics if name in line["owners"]]
     if not values:
         return "", ""
     loss = values[-1]["loss"]
     way = " " if len(values) < 2 else "↓" if loss < values[-2]["loss"] else "↑"
-    return f"{loss:.3f} {way}", f"{100 * values[-1]['recall']:.1f} %"
+    return f"{loss:.3f} {way}", score_named(seen.metrics[-1]["scored_by"]).shown(values[-1]["score"])
 
 
 def _time_left(seen: Seen) -> str:

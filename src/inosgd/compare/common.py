@@ -29,7 +29,7 @@ class Common:
     model: str
     parameters: int
     config: dict[str, Any]
-    balanced: bool
+    task: dict[str, Any]
     held_out: str
     owners: tuple[tuple[str, float, float, int], ...]
     classes: tuple[tuple[str, str | None], ...]
@@ -46,7 +46,7 @@ class Common:
             model=study.model_name,
             parameters=sum(parameter.numel() for parameter in study.model(data, 0).parameters()),
             config=study.config.to_json(),
-            balanced=study.evaluation.balanced,
+            task=data.task.to_json(),
             held_out="validation split of the training data" if validation else "test data",
             owners=_owners(data),
             classes=_classes(data, other),
@@ -54,7 +54,7 @@ class Common:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return asdict(self)
+        return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
@@ -72,12 +72,14 @@ def _owners(data: StudyData) -> tuple[tuple[str, float, float, int], ...]:
 def _classes(first: StudyData, second: StudyData) -> tuple[tuple[str, str | None], ...]:
     """The name of each class and the one group that holds it, as far as two seeds agree on them."""
     holders = [here if here == there else None for here, there in zip(*map(_holders, (first, second)), strict=True)]
-    if first.classes != second.classes:
-        return tuple((f"class {number}", None) for number in range(len(first.classes)))
-    return tuple(zip(first.classes, holders, strict=True))
+    if first.task.names != second.task.names:
+        return tuple((f"class {number}", None) for number in range(first.task.outputs))
+    return tuple(zip(first.task.names, holders, strict=True))
 
 
 def _holders(data: StudyData) -> list[str | None]:
+    if data.task.kind != "classification":
+        return [None] * data.task.outputs
     targets = data.examples.targets.numpy()
-    groups = [np.unique(data.train_groups[targets == number]) for number in range(len(data.classes))]
+    groups = [np.unique(data.train_groups[targets == number]) for number in range(data.task.outputs)]
     return [data.groups.names[int(found[0])] if len(found) == 1 else None for found in groups]

@@ -14,6 +14,7 @@ import numpy as np
 
 from inosgd._arrays import FloatArray
 from inosgd.analysis.evaluation import Evaluation
+from inosgd.analysis.findings import Finding
 from inosgd.compare.common import Common
 from inosgd.compare.entrant import Entrant
 from inosgd.errors import InvalidArgumentError
@@ -79,6 +80,7 @@ class Result:
     entrant: dict[str, Any]
     seed: int
     curve: tuple[Evaluation, ...]
+    findings: tuple[Finding, ...]
     epsilons: dict[str, float]
     terms: GroupTerms
     noise_scale: float
@@ -94,6 +96,7 @@ class Result:
         plan: Plan,
         spent: FloatArray,
         curve: tuple[Evaluation, ...],
+        findings: tuple[Finding, ...],
         seconds: float,
         data: StudyData,
     ) -> Self:
@@ -103,6 +106,7 @@ class Result:
             entrant=entrant.to_json(),
             seed=seed,
             curve=curve,
+            findings=findings,
             epsilons=dict(zip(data.groups.names, data.groups.epsilons.tolist(), strict=True)),
             terms=GroupTerms.of(plan, spent, data),
             noise_scale=plan.at(0).noise_scale,
@@ -127,6 +131,7 @@ class Result:
         return {
             **self.__dict__,
             "curve": [point.to_json() for point in self.curve],
+            "findings": [finding.to_json() for finding in self.findings],
             "terms": self.terms.__dict__,
         }
 
@@ -134,7 +139,8 @@ class Result:
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`."""
         curve = tuple(Evaluation.from_json(point) for point in fields["curve"])
-        return cls(**{**fields, "curve": curve, "terms": GroupTerms(**fields["terms"])})
+        findings = tuple(Finding.from_json(each) for each in fields["findings"])
+        return cls(**{**fields, "curve": curve, "findings": findings, "terms": GroupTerms(**fields["terms"])})
 
 
 KEY = "data.key"

@@ -6,8 +6,10 @@ import time
 from collections.abc import Callable
 
 from inosgd.analysis.evaluation import Evaluation
+from inosgd.analysis.findings import findings
 from inosgd.compare.entrant import Entrant, as_entered
 from inosgd.compare.results import Result
+from inosgd.gradients import trainable_parameters
 from inosgd.ledger.ledger import Ledger
 from inosgd.randomness import SeededSource
 from inosgd.study.building import build
@@ -42,7 +44,7 @@ def train_once(study: Study, data: StudyData, entrant: Entrant, seed: int, watch
     curve: list[Evaluation] = []
 
     def record(now: TrainingState) -> None:
-        curve.append(judge(study, data, now.model, now.step))
+        curve.append(judge(data, now.model, now.step, measure=now.step == plan.steps))
 
     watching = [] if watch is None else [watch(built.trainer)]
     start = time.process_time()  # of this process, which has one thread: others on the machine do not count
@@ -50,7 +52,9 @@ def train_once(study: Study, data: StudyData, entrant: Entrant, seed: int, watch
     seconds = time.process_time() - start
     if not curve or curve[-1].step != state.step:
         record(state)
-    return Result.of(entrant, seed, plan, ledger.spent(), tuple(curve), seconds, data)
+    parameters = sum(parameter.numel() for parameter in trainable_parameters(built.model).values())
+    found = findings(curve, data.task.names, plan, parameters)
+    return Result.of(entrant, seed, plan, ledger.spent(), tuple(curve), found, seconds, data)
 
 
 def evaluation_interval(steps: int) -> int:

@@ -26,13 +26,18 @@ def most_private(result: Result) -> str:
     return min(result.epsilons, key=lambda name: result.epsilons[name])
 
 
+def judged_owners(results: Sequence[Result]) -> list[str]:
+    """The owners with a score in every seed: in some splits an owner may have no held-out example that defines one."""
+    return [name for name in results[0].final.owners if all(name in result.final.owners for result in results)]
+
+
 def _measures(result: Result) -> dict[str, Callable[[Evaluation], float]]:
     strictest = most_private(result)
     return {
         "overall": lambda point: point.overall,
         "worst": lambda point: point.worst,
         "worst_half": lambda point: point.worst_half,
-        "most_private": lambda point: point.owners[strictest].recall,
+        "most_private": lambda point: point.owners[strictest].score,
         "most_private_loss": lambda point: point.owners[strictest].loss,
         "imbalance": lambda point: point.imbalance,
         "loss": lambda point: point.loss,
@@ -54,8 +59,9 @@ def _summary(results: Sequence[Result]) -> dict[str, Any]:
         for stage, share in STAGES.items()
     }
     return {
+        "scored_by": results[0].final.scored_by,
         **at_stage["end"],
-        "owners": {name: _owner(results, name) for name in results[0].final.owners},
+        "owners": {name: _owner(results, name) for name in judged_owners(results)},
         "stages": at_stage,
         "variant": results[0].entrant["variant"],
         "seeds": [result.seed for result in results],
@@ -66,11 +72,11 @@ def _summary(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def _owner(results: Sequence[Result], name: str) -> dict[str, Any]:
-    recall = mean_sd([result.final.owners[name].recall for result in results])
+    score = mean_sd([result.final.owners[name].score for result in results])
     loss = mean_sd([result.final.owners[name].loss for result in results])
     spent = [result.terms.spent.get(name) for result in results]
     known = None if None in spent else max(each for each in spent if each is not None)
-    return {**recall.to_json(), "loss": loss.to_json(), "epsilon": results[0].epsilons[name], "spent": known}
+    return {**score.to_json(), "loss": loss.to_json(), "epsilon": results[0].epsilons[name], "spent": known}
 
 
 def differences(rows: Rows, baseline: str = BASELINE) -> dict[str, Any]:
@@ -98,7 +104,7 @@ def _difference(ours: Sequence[Result], theirs: Sequence[Result]) -> dict[str, A
 
 
 def curves(rows: Rows) -> dict[str, Any]:
-    """Learning curves of every entrant: overall, worst owner, and recall and loss of every owner, over seeds."""
+    """Learning curves of every entrant: overall, worst owner, and score and loss of every owner, over seeds."""
     return {label: _curve(results) for label, results in rows.items() if results}
 
 
@@ -108,7 +114,6 @@ def _curve(results: Sequence[Result]) -> dict[str, Any]:
     def band(measure: Callable[[Evaluation], float]) -> list[dict[str, float]]:
         return [mean_sd([measure(each) for each in point]).to_json() for point in points]
 
-    owners = list(results[0].final.owners)
     return {
         "steps": [point[0].step for point in points],
         "overall": band(lambda each: each.overall),
@@ -117,10 +122,10 @@ def _curve(results: Sequence[Result]) -> dict[str, Any]:
         "worst_half": band(lambda each: each.worst_half),
         "owners": {
             name: {
-                "recall": band(lambda each, name=name: each.owners[name].recall),  # type: ignore[misc]
+                "score": band(lambda each, name=name: each.owners[name].score),  # type: ignore[misc]
                 "loss": band(lambda each, name=name: each.owners[name].loss),  # type: ignore[misc]
             }
-            for name in owners
+            for name in judged_owners(results)
         },
     }
 
@@ -145,7 +150,7 @@ def _class_means(points: Sequence[Evaluation]) -> list[float | None]:
 
 
 def change_against_budget(rows: Rows, baseline: str = BASELINE) -> dict[str, Any]:
-    """Per entrant and stage: each owner's change in recall against its budget, over all seeds, with the line."""
+    """Per entrant and stage: each owner's change in score against its budget, over all seeds, with the line."""
     if not rows.get(baseline):
         return {}
     partner = {result.seed: result for result in rows[baseline]}
@@ -158,10 +163,11 @@ def change_against_budget(rows: Rows, baseline: str = BASELINE) -> dict[str, Any
 
 def _changes(results: Sequence[Result], partner: Mapping[int, Result], share: float) -> dict[str, Any]:
     points = [
-        (result.epsilons[name], quality.recall - partner[result.seed].at(share).owners[name].recall)
+        (result.epsilons[name], quality.score - partner[result.seed].at(share).owners[name].score)
         for result in results
         if result.seed in partner
         for name, quality in result.at(share).owners.items()
+        if name in partner[result.seed].final.owners
     ]
     epsilons, changes = [point[0] for point in points], [point[1] for point in points]
     line = regression(epsilons, changes)
@@ -169,7 +175,7 @@ def _changes(results: Sequence[Result], partner: Mapping[int, Result], share: fl
 
 
 def pareto(rows: Rows) -> dict[str, Any]:
-    """Overall accuracy, imbalance and worst owner of every entrant, and whether another is better in the first two."""
+    """Overall score, imbalance and worst owner of every entrant, and whether another is better in the first two."""
     points = {
         label: {
             "overall": mean_sd([result.final.overall for result in results]).to_json(),

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from inosgd._arrays import FloatArray
+from inosgd.analysis.task import example_losses
 from inosgd.compare.entrant import Entrant
 from inosgd.compare.results import group_means
 from inosgd.compare.training import entered_data, evaluation_interval, train_once
@@ -68,8 +68,8 @@ def _amounts(trainer: Trainer, data: StudyData) -> FloatArray:
 
 @torch.no_grad()
 def _losses(model: torch.nn.Module, data: StudyData) -> FloatArray:
+    held_out = data.judged_by
     with evaluating(model):
-        held_out = data.judged_by
-        losses = F.cross_entropy(model(held_out.inputs[:]), held_out.targets, reduction="none")
+        losses = example_losses(data.task, model(held_out.inputs[:]), held_out.targets)
     values: FloatArray = losses.double().numpy()
     return values

@@ -14,7 +14,7 @@ import inspect
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import nn
 
+from inosgd.analysis.score import score_named
 from inosgd.errors import InvalidArgumentError
 from inosgd.files import sha256, write_private
 from inosgd.models.recurrent import SequenceClassifier
@@ -46,7 +47,12 @@ def save_model(
     working = folder.parent / f".{folder.name}.{os.getpid()}.partial"
     working.mkdir(mode=0o700, parents=True)
     try:
-        fields = {"format": MODEL_FORMAT, **description, "torch_code": torch_code(model, description)}
+        fields = {
+            "format": MODEL_FORMAT,
+            **description,
+            "parameters": sum(each.numel() for each in model.parameters() if each.requires_grad),
+            "torch_code": torch_code(model, description),
+        }
         tensors = {key: tensor.detach().cpu().contiguous().clone() for key, tensor in model.state_dict().items()}
         contents = {
             WEIGHTS: safetensors.save(tensors),
@@ -128,10 +134,12 @@ def loading_code(fields: Mapping[str, Any]) -> str:
 def model_card(fields: Mapping[str, Any]) -> str:
     """The card: what the model is, what it promises, what it does not, and how to use it."""
     privacy = fields["privacy"]
+    kind = fields["task"]["kind"]
     parts = [
         f"# {fields['title']}",
-        f"A classifier of {len(fields['classes'])} classes ({_listed(fields['classes'])}), trained by inosgd "
+        f"{_PURPOSE[kind].format(count=len(fields['classes']))} ({_listed(fields['classes'])}), trained by inosgd "
         f"{fields['inosgd']} with individual privacy budgets.",
+        *findings_in_words(fields.get("findings", ())),
         "## Privacy",
         _privacy_table(privacy),
         privacy["guarantee"],
@@ -148,9 +156,28 @@ def model_card(fields: Mapping[str, Any]) -> str:
         "## Loading it",
         "With inosgd: `inosgd predict FOLDER new-data`. Without it, in this folder:",
         f"```python\n{loading_code(fields)}```",
-        "`model(inputs).argmax(1)` is then the number of the class of each example.",
+        _OUTPUTS[kind],
     ]
     return "\n\n".join(parts) + "\n"
+
+
+_PURPOSE = {
+    "classification": "A classifier of {count} classes",
+    "multi-label": "A classifier of {count} labels, any number of which apply to an example",
+    "regression": "A regression of {count} numbers",
+}
+_OUTPUTS = {
+    "classification": "`model(inputs).argmax(1)` is then the number of the class of each example.",
+    "multi-label": "`model(inputs).sigmoid()` is then the probability of each label.",
+    "regression": "`model(inputs)` is then each number; where `task` in `model.json` has ranges, scaled to -1 to 1.",
+}
+
+
+def findings_in_words(findings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What to know before using the model, as parts of its card; none if there is nothing."""
+    if not findings:
+        return []
+    return ["## Before you use it", "\n".join(f"- {_cell(finding['text'])}" for finding in findings)]
 
 
 def inputs_in_words(inputs: Mapping[str, Any]) -> str:
@@ -272,11 +299,15 @@ def _owner_table(owners: Mapping[str, Mapping[str, float]]) -> str:
 
 
 def _quality(evaluation: Mapping[str, Any], classes: list[str]) -> str:
+    score = score_named(evaluation["scored_by"])
     lines = [
-        f"{100 * evaluation['overall']:.1f} % of {evaluation['examples']} held-out examples are classified right"
-        f"{' (mean of the classes)' if evaluation['balanced'] else ''}; {100 * evaluation['worst']:.1f} % in the "
-        "worst-off owner's group."
+        f"{score.name[0].upper() + score.name[1:]} {score.shown(evaluation['overall'])} on {evaluation['examples']} "
+        f"held-out examples; {score.shown(evaluation['worst'])} for the worst owner."
     ]
+    others = [(name, value) for name, value in evaluation.get("measures", {}).items() if value is not None]
+    if others:
+        lines += ["", "| measure | all held-out examples |", "| --- | --- |"]
+        lines += [f"| {name.replace('_', ' ')} | {value:.4g} |" for name, value in others]
     if evaluation.get("classes"):
         lines += ["", "| class | recall |", "| --- | --- |"]
         for name, recall in zip(classes, evaluation["classes"], strict=False):

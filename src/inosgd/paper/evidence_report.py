@@ -62,7 +62,7 @@ def _section(collected: Collected) -> str:
         f"{study.description[0].upper()}{study.description[1:]}. {plan.steps} steps, expected batch "
         f"{plan.expected_batch_size:g}, mean threshold {plan.clipping_threshold:g}, model "
         f"{SETTINGS[study.name].model}, {collected.evidence.seeds} seeds; the paper's variant is `{plan.variant}`."
-        f"{' Overall accuracy is balanced over classes.' if study.evaluation.balanced else ''}",
+        f"{' Overall accuracy is balanced over classes.' if SETTINGS[study.name].balanced else ''}",
         "",
         f"Baseline on validation by learning rate: {_tried(collected.tried)}.",
         "",

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from inosgd.analysis.task import classification
 from inosgd.errors import InvalidArgumentError
 from inosgd.method import IDP_SGD
 from inosgd.models import MODELS
@@ -25,7 +26,6 @@ from inosgd.paper.datasets import ASSIGNMENTS, Assignment, DataSet, assign, mode
 from inosgd.paper.datasets.download import obtain
 from inosgd.plan_config import PlanConfig
 from inosgd.study.config import TrainingConfig
-from inosgd.study.schema import EvaluationSection
 from inosgd.study.study import Groups, HeldOutExamples, LabelledExamples, Study, StudyData
 
 SCALES = ("laptop", "paper")
@@ -213,13 +213,12 @@ def study_of(name: str, scale: str, loader: Loader, folder: str = "") -> Study:
         origin=json.dumps({"kind": "paper", "name": name, "scale": scale, "data": folder}),
         config=(setting.laptop if scale == "laptop" else setting.paper).config(setting.variant),
         model_name=MODEL_NAMES[setting.model],
-        split=partial(_split, assignment, loader),
+        split=partial(_split, assignment, setting.balanced, loader),
         model=partial(_model, setting.model),
-        evaluation=EvaluationSection(balanced=setting.balanced),
     )
 
 
-def _split(assignment: Assignment, loader: Loader, seed: int) -> StudyData:
+def _split(assignment: Assignment, balanced: bool, loader: Loader, seed: int) -> StudyData:
     data = loader()
     assigned = assign(assignment, data, seed)
     examples, judged = (
@@ -234,7 +233,7 @@ def _split(assignment: Assignment, loader: Loader, seed: int) -> StudyData:
         owners=assigned.owners,
         examples=LabelledExamples(*examples),
         held_out=HeldOutExamples(*judged, assigned.held_out_groups),
-        classes=tuple(name.replace("_", " ") for name in assigned.class_names),
+        task=classification([name.replace("_", " ") for name in assigned.class_names], balanced=balanced),
         groups=Groups(assigned.group_names, assigned.group_epsilons, deltas),
         train_groups=assigned.train_groups,
         scaling=data.scaling,
@@ -242,7 +241,7 @@ def _split(assignment: Assignment, loader: Loader, seed: int) -> StudyData:
 
 
 def _model(name: str, data: StudyData, seed: int) -> nn.Module:
-    return MODELS[name](tuple(data.examples.inputs.shape[1:]), len(data.classes), seed=seed)
+    return MODELS[name](tuple(data.examples.inputs.shape[1:]), data.task.outputs, seed=seed)
 
 
 @cache

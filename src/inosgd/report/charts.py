@@ -8,7 +8,7 @@ from typing import Any
 
 from inosgd.report.charts_outcome import change_chart, ends_chart, pareto_chart, spending_chart
 from inosgd.report.charts_theory import condition_chart, roc_chart, terms_chart, weights_chart
-from inosgd.report.charts_training import classes_chart, loss_chart, progress_chart, recall_chart
+from inosgd.report.charts_training import classes_chart, loss_chart, progress_chart, score_chart
 from inosgd.report.marks import Chart, panel_owners
 from inosgd.report.material import Material
 from inosgd.report.tables import Table, rows_of
@@ -39,7 +39,7 @@ class ChartEntry:
 
     Attributes:
         name: What its figure files are called.
-        title: What it shows.
+        title: What it shows; ``{score}`` stands for the name of the score.
         reading: One sentence on how to read it.
         paper: The figure of the paper that it corresponds to.
         table: The table without which it is left out.
@@ -62,20 +62,20 @@ CHARTS = (
     ChartEntry(
         "owners",
         "What every owner gets",
-        "Each mark is the share of held-out examples of an owner's kind that one method classifies right, with one "
-        "standard deviation over seeds; further right, or higher, is better, and marks close together are balance.",
+        "Each mark is an owner's score by one method on held-out examples of its kind, with one standard deviation "
+        "over seeds; further right, or higher, is better, and marks close together are balance.",
         "The ends of Fig. 5 and 11",
         "ends",
         ends_chart,
     ),
     ChartEntry(
-        "recall",
-        "Recall of each owner while training",
-        "One panel per owner, the strictest first: a line that climbs late or stays below shows an owner who is served "
-        "later or less; bands are one standard deviation over seeds.",
+        "score",
+        "Each owner while training: {score}",
+        "One panel per owner, the strictest first: a line that climbs late or stays below shows an owner whose data "
+        "are learnt later or less; bands are one standard deviation over seeds.",
         "Fig. 5 and 11",
         "curves",
-        recall_chart,
+        score_chart,
         Panels(5, 140, by_owner=True),
     ),
     ChartEntry(
@@ -91,7 +91,7 @@ CHARTS = (
     ChartEntry(
         "progress",
         "Overall and worst owner over time",
-        "All held-out examples, the owner with the lowest recall at each step, and the mean of the worse-off half: a "
+        "All held-out examples, the owner with the lowest score at each step, and the mean of the worse-off half: a "
         "method is worth having if the second rises and the first does not fall.",
         "Fig. 7 and 14 (overall), Fig. 12 (worst owner)",
         "progress",
@@ -110,8 +110,8 @@ CHARTS = (
     ),
     ChartEntry(
         "change",
-        "Change in recall against budget",
-        "Each mark is one owner's recall minus what idp-sgd gives it with the same seeds; a line that falls to the "
+        "Change in {score} against budget",
+        "Each mark is one owner's score minus what idp-sgd gives it with the same seeds; a line that falls to the "
         "right says that the stricter an owner is, the more it gains.",
         "Fig. 6 and 13",
         "changes",
@@ -120,9 +120,9 @@ CHARTS = (
     ),
     ChartEntry(
         "pareto",
-        "Overall accuracy against imbalance",
-        "Every method and plan is a point, the small hollow ones those that no other chart shows; higher is more "
-        "accurate, further left is more balanced, and nothing is better in both than a point on the dashed line.",
+        "Overall {score} against imbalance",
+        "Every method and plan is a point, the small hollow ones those that no other chart shows; higher is "
+        "better, further left is more balanced, and nothing is better in both than a point on the dashed line.",
         "Fig. 20",
         "pareto",
         pareto_chart,

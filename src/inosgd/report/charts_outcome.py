@@ -31,26 +31,27 @@ Tables = Mapping[str, Table]
 
 SHOWN = f"{SHOWN_METHOD} && {SHOWN_OWNER}"
 WHO = alt.Y("who:N", title=None, sort=STRICTEST_FIRST, axis=alt.Axis(labelLimit=170, grid=False))
-PERCENT = alt.Axis(format=".0%", tickCount=5)
 
 
 def ends_chart(material: Material, tables: Tables) -> Chart:
-    """The recall of every owner by every method: a line of marks per owner, or points against budgets if many."""
+    """The score of every owner by every method: a line of marks per owner, or points against budgets if many."""
     many = len(distinct(tables["ends"], "owner")) > MOST_BARS
-    base = with_band(alt.Chart(named("ends")).transform_filter(SHOWN), "recall").encode(color=method_colour(material))
-    tooltips = [alt.Tooltip("method:N"), *owner_tooltips(), *spread("recall", "recall", ".1%")]
+    score = material.score
+    base = with_band(alt.Chart(named("ends")).transform_filter(SHOWN), "score", score.lowest, 1.0)
+    base = base.encode(color=method_colour(material))
+    tooltips = [alt.Tooltip("method:N"), *owner_tooltips(), *spread("score", score.name, score.form)]
     tooltips += spread("loss", "loss", ".2f")[:1]
-    scale = alt.Scale(zero=False, nice=False, padding=10)  # no tick beyond 100 %
+    scale = alt.Scale(zero=False, nice=False, padding=10)  # no tick beyond 1
     if many:
         base = base.encode(x=EPSILON)
-        recall = alt.Y("recall:Q", title="recall", scale=scale, axis=PERCENT)
+        upward = alt.Y("score:Q", title=score.name, scale=scale, axis=alt.Axis(format=score.axis, tickCount=5))
         points = base.mark_point(filled=True, size=46, opacity=0.75)
-        return points.encode(y=recall, shape=method_shape(material), tooltip=tooltips).properties(width=760, height=340)
+        return points.encode(y=upward, shape=method_shape(material), tooltip=tooltips).properties(width=760, height=340)
     base = base.encode(y=WHO, yOffset=_beside(material))
-    across = alt.X(
-        "recall:Q", title="recall at the end", scale=scale, axis=alt.Axis(format="~%", grid=True, tickCount=8)
-    )
-    rules = base.mark_rule(strokeWidth=2, opacity=0.4).encode(x=alt.X("low:Q", title="recall at the end"), x2="high:Q")
+    title = f"{score.name} at the end"
+    axis = alt.Axis(format=score.axis, grid=True, tickCount=8)
+    across = alt.X("score:Q", title=title, scale=scale, axis=axis)
+    rules = base.mark_rule(strokeWidth=2, opacity=0.4).encode(x=alt.X("low:Q", title=title), x2="high:Q")
     rules = rules.encode(color=method_colour(material))
     points = base.mark_point(filled=True, size=80, opacity=1).encode(
         x=across, shape=method_shape(material), tooltip=tooltips
@@ -98,11 +99,13 @@ def change_chart(material: Material, tables: Tables) -> Chart:
     points = len(tables["changes"]["owner"])
     base = alt.Chart(named("changes")).transform_filter(SHOWN).encode(x=EPSILON, color=method_colour(material))
     base = base.transform_calculate(low="datum.change - datum.change_sd", high="datum.change + datum.change_sd")
-    axis = alt.Axis(format="+.0%", tickCount=6)
-    change = alt.Y("change:Q", title="recall minus idp-sgd's", axis=axis)
-    tooltips = [alt.Tooltip("method:N"), *owner_tooltips(), *spread("change", "change", "+.1%")]
+    score = material.score
+    title = f"{score.name} minus idp-sgd's"
+    axis = alt.Axis(format="+.0%" if score.is_share else "+.3~r", tickCount=6)
+    change = alt.Y("change:Q", title=title, axis=axis)
+    tooltips = [alt.Tooltip("method:N"), *owner_tooltips(), *spread("change", "change", f"+{score.form}")]
     bars = base.mark_rule(strokeWidth=2, opacity=0.35 if points <= 60 else 0.12).encode(
-        y=alt.Y("low:Q", title="recall minus idp-sgd's"), y2="high:Q"
+        y=alt.Y("low:Q", title=title), y2="high:Q"
     )
     bars = bars.encode(color=method_colour(material))
     marks = base.mark_point(filled=True, size=70 if points <= 60 else 36, opacity=0.9).encode(
@@ -115,7 +118,7 @@ def change_chart(material: Material, tables: Tables) -> Chart:
         color=method_colour(material),
         tooltip=[
             alt.Tooltip("method:N"),
-            alt.Tooltip("slope:Q", title="change per unit of ε", format="+.2%"),
+            alt.Tooltip("slope:Q", title="change per unit of ε", format="+.2%" if score.is_share else "+.4f"),
             alt.Tooltip("correlation:Q", format=".2f"),
             alt.Tooltip("p:Q", format=".2~r"),
         ],
@@ -125,26 +128,27 @@ def change_chart(material: Material, tables: Tables) -> Chart:
 
 def pareto_chart(material: Material, _: Tables) -> Chart:
     """A point per row; those that nothing is better than are joined."""
+    score = material.score
     shown = f"!datum.far && ({SHOWN_METHOD} || !datum.main)"
     base = alt.Chart(named("pareto")).transform_filter(shown)
     across = alt.X(
         "imbalance:Q",
-        title="imbalance: standard deviation of the owners' recalls (less is better)",
+        title="imbalance: standard deviation of the owners' scores (less is better)",
         scale=alt.Scale(zero=False, padding=34),
-        axis=alt.Axis(format="~%", tickCount=6),
+        axis=alt.Axis(format=score.axis, tickCount=6),
     )
     upward = alt.Y(
         "overall:Q",
-        title="overall accuracy",
+        title=f"overall {score.name}",
         scale=alt.Scale(zero=False, padding=18),
-        axis=alt.Axis(format="~%", tickCount=6),
+        axis=alt.Axis(format=score.axis, tickCount=6),
     )
     tooltips = [
         alt.Tooltip("method:N"),
         alt.Tooltip("plan:N"),
-        *spread("overall", "overall", ".1%"),
-        *spread("imbalance", "imbalance", ".1%"),
-        *spread("worst", "worst owner", ".1%"),
+        *spread("overall", "overall", score.form),
+        *spread("imbalance", "imbalance", score.form),
+        *spread("worst", "worst owner", score.form),
     ]
     base = base.encode(x=across, y=upward)
     front = base.transform_filter("datum.front").mark_line(style="limit", strokeWidth=1.5)

@@ -30,14 +30,15 @@ from inosgd.report.tables import MEASURES, Table
 Tables = Mapping[str, Table]
 
 
-def recall_chart(material: Material, _: Tables) -> Chart:
-    """A panel of recalls per owner."""
-    return _by_owner(material, "recall", "recall", ".1%")
+def score_chart(material: Material, _: Tables) -> Chart:
+    """A panel of scores per owner."""
+    score = material.score
+    return with_band(_by_owner(material, "score", score.name, score.form), "score", score.lowest, 1.0)
 
 
 def loss_chart(material: Material, _: Tables) -> Chart:
     """A panel of losses per owner."""
-    return _by_owner(material, "loss", "held-out loss", ".2f")
+    return with_band(_by_owner(material, "loss", "held-out loss", ".2f"), "loss", 0.0)
 
 
 def _by_owner(material: Material, field: str, title: str, number: str) -> Chart:
@@ -51,16 +52,17 @@ def _by_owner(material: Material, field: str, title: str, number: str) -> Chart:
         spacing=PANEL_SPACING,
         bounds="flush",
     )
-    return with_band(panels.transform_filter(f"{SHOWN_METHOD} && {IN_PANEL}"), field)
+    return panels.transform_filter(f"{SHOWN_METHOD} && {IN_PANEL}")
 
 
 def progress_chart(material: Material, _: Tables) -> Chart:
     """A panel each for all examples, the worst owner and the worse-off half."""
-    layers = banded(material, "value", "classified right", ".1%", [alt.Tooltip("measure:N")])
+    score = material.score
+    layers = banded(material, "value", score.name, score.form, [alt.Tooltip("measure:N")])
     layers = layers.properties(width=270, height=200, data=named("progress"))
     facet = alt.Facet("measure:N", sort=list(MEASURES.values()), title=None)
     panels = layers.facet(facet=facet, columns=3, spacing=PANEL_SPACING, bounds="flush")
-    return with_band(panels.transform_filter(SHOWN_METHOD), "value")
+    return with_band(panels.transform_filter(SHOWN_METHOD), "value", score.lowest, 1.0)
 
 
 def classes_chart(material: Material, tables: Tables) -> Chart:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from inosgd.analysis.findings import Finding, shared_findings
 from inosgd.compare.common import Common
 from inosgd.compare.results import Result, read_results
 from inosgd.errors import InvalidArgumentError
@@ -36,6 +37,7 @@ def read_comparison(folder: Path) -> Material:
         facts=_facts(common, seeds),
         classes=common.classes,
         unaccounted=_unaccounted(results),
+        findings=_findings(rows, main),
         **read_extras(folder, main),
     )
     return with_verdict(material)
@@ -68,6 +70,14 @@ def _facts(common: Common, seeds: int) -> tuple[tuple[str, str], ...]:
         ("accountant", plan["accountant"].upper()),
         ("paired seeds", f"{seeds}"),
         ("held out", common.held_out),
+    )
+
+
+def _findings(rows: Sequence[MethodRow], main: Sequence[str]) -> tuple[Finding, ...]:
+    """What most seeds of a main row have in common."""
+    shown = [row for row in rows if row.label in main]
+    return tuple(
+        found for row in shown for found in shared_findings([result.findings for result in row.results], row.label)
     )
 
 

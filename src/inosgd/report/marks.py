@@ -89,11 +89,12 @@ def banded(material: Material, field: str, title: str, number: str, also: Sequen
     return alt.layer(band, line, points)
 
 
-def with_band(chart: Chart, field: str) -> Chart:
-    """The chart with the two edges of the band; no measure here is below 0, and no share is above 1."""
+def with_band(chart: Chart, field: str, lowest: float, highest: float | None = None) -> Chart:
+    """The chart with the two edges of the band, which do not go beyond what the field can be."""
     high = f"datum.{field} + datum.{field}_sd"
     return chart.transform_calculate(
-        low=f"max(0, datum.{field} - datum.{field}_sd)", high=high if field == "loss" else f"min(1, {high})"
+        low=f"max({lowest:g}, datum.{field} - datum.{field}_sd)",
+        high=high if highest is None else f"min({highest:g}, {high})",
     )
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from inosgd.analysis.findings import Finding
+from inosgd.analysis.score import SCORES, Score
 from inosgd.compare.results import Result
 from inosgd.compare.views import BASELINE, Rows
 from inosgd.errors import InvalidArgumentError
@@ -68,6 +70,7 @@ class Material:
         weights: Mean importance weights, by row.
         roc: Curves of a membership audit, by row and owner.
         unaccounted: What voids or weakens the promise for this very run; the gravest first.
+        findings: What to know before looking at anything else; the gravest first.
     """
 
     kind: str
@@ -83,6 +86,13 @@ class Material:
     weights: Mapping[str, Any] = field(default_factory=dict)
     roc: Mapping[str, Any] = field(default_factory=dict)
     unaccounted: tuple[str, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+    @property
+    def score(self) -> Score:
+        """The score that owners are compared in."""
+        found = next((results[0].final.scoring for results in self.evaluated.values()), None)
+        return found or SCORES["accuracy"]
 
     @property
     def main_rows(self) -> tuple[MethodRow, ...]:

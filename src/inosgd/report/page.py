@@ -99,9 +99,10 @@ def _section(entry: ChartEntry, material: Material) -> str:
     some = (
         f" Panels of {MOST_PANELS} owners, evenly spaced by budget; switch owners off to see others." if hidden else ""
     )
+    title = entry.title.format(score=material.score.name)
     return (
         f'<section class="chart" id="{entry.name}" aria-labelledby="{entry.name}-title"><div>'
-        f'<h2 id="{entry.name}-title">{html.escape(entry.title)}</h2><p>{html.escape(entry.reading + some)}</p>'
+        f'<h2 id="{entry.name}-title">{html.escape(title)}</h2><p>{html.escape(entry.reading + some)}</p>'
         f'<p class="paper"><b>In the paper:</b> {html.escape(entry.paper)}.</p></div><div class="plot"></div></section>'
     )
 

@@ -58,6 +58,7 @@ def _together(found: Sequence[Material], folders: Sequence[Path]) -> Material:
         main=main_labels(rows),
         facts=tuple(fact for fact in first.facts if all(fact in material.facts for material in found)),
         unaccounted=tuple(dict.fromkeys(each for material in found for each in material.unaccounted)),
+        findings=tuple(each for material in found for each in material.findings),
         condition={},
         weights={},
         roc={},

@@ -5,7 +5,10 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Sequence
 
-from inosgd.analysis.summary import MeanSd
+from inosgd.analysis.findings import Finding
+from inosgd.analysis.score import Score
+from inosgd.analysis.summary import MeanSd, mean_sd
+from inosgd.compare.views import judged_owners
 from inosgd.report.material import Material, MethodRow, OwnerFacts
 from inosgd.report.tables import Table, rows_of
 from inosgd.report.verdicts import mean_of, worst_owner
@@ -13,6 +16,7 @@ from inosgd.shown import EXACT, rounded_up
 from inosgd.study.description import GUARANTEE, NOT_COVERED
 
 LISTED_OWNERS = 6
+LISTED_FINDINGS = 6
 
 AUDITED = (
     "The membership audit: its curves come from training data without any noise. They are for the owner of the model; "
@@ -30,10 +34,20 @@ def text(value: object) -> str:
     return html.escape(str(value))
 
 
-def percent(value: MeanSd, seeds: int) -> str:
-    """A share in percent, with its standard deviation if there is more than one seed."""
-    spread = f" <small>± {100 * value.sd:.1f}</small>" if seeds > 1 else ""
-    return f"{100 * value.mean:.1f} %{spread}"
+def scored(score: Score, value: MeanSd, seeds: int) -> str:
+    """A score, with its standard deviation if there is more than one seed."""
+    spread = f" <small>{score.shown_spread(value.sd)}</small>" if seeds > 1 else ""
+    return f"{score.shown(value.mean)}{spread}"
+
+
+def findings_list(findings: Sequence[Finding]) -> str:
+    """What to know before anything else, the gravest first; empty if there is nothing."""
+    if not findings:
+        return ""
+    lines = "".join(f"<li>{text(each.text)}</li>" for each in findings[:LISTED_FINDINGS])
+    hidden = len(findings) - LISTED_FINDINGS
+    more = f"<li>and {hidden} more of this kind</li>" if hidden > 0 else ""
+    return f'<ul class="findings">{lines}{more}</ul>'
 
 
 def first_screen(material: Material) -> str:
@@ -43,7 +57,7 @@ def first_screen(material: Material) -> str:
         f'<p class="kicker">inosgd {material.kind}: {COMMANDS[material.kind]}</p>'
         f"<h1>{text(material.title)}</h1>"
         f'<p class="lead">{text(_sentence(material.description))}</p>'
-        f'<p class="verdict">{text(material.verdict)}</p>{grave}'
+        f'<p class="verdict">{text(material.verdict)}</p>{findings_list(material.findings)}{grave}'
         f'<div class="first"><div>{_scoreboard(material)}</div><div>{_owners(material)}{_facts(material)}</div></div>'
     )
 
@@ -67,10 +81,12 @@ def _scoreboard(material: Material) -> str:
     overall = {row.label: mean_of(row.results, "overall") for row in rows}
     worst = {row.label: mean_of(row.results, "worst") for row in rows}
     best = {max(overall, key=lambda each: overall[each].mean)}, {max(worst, key=lambda each: worst[each].mean)}
+    score = material.score
     body = "".join(_score(material, row, overall, worst, best) for row in rows)
     return (
         '<div class="scroll"><table><thead><tr><th>method</th><th class="number">overall</th>'
-        '<th class="number">worst owner</th><th class="hide-narrow">○ worst owner, ● overall, from 0 to 100 %</th></tr>'
+        f'<th class="number">worst owner</th><th class="hide-narrow">{score.name}: ○ worst owner, ● overall, from '
+        f"{score.shown(score.lowest)} to {score.shown(1.0)}</th></tr>"
         f"</thead><tbody>{body}</tbody></table></div>"
     )
 
@@ -83,17 +99,18 @@ def _score(
     best: tuple[set[str], set[str]],
 ) -> str:
     whole, least = overall[row.label], worst[row.label]
-    seeds = len(row.results)
-    left, right = sorted((100 * least.mean, 100 * whole.mean))
+    score, seeds = material.score, len(row.results)
+    places = 100 * score.place(least.mean), 100 * score.place(whole.mean)
+    left, right = sorted(places)
     strong = [' class="number best"' if row.label in each else ' class="number"' for each in best]
     colour = f'data-colour="{material.main.index(row.label)}"'
     return (
         f'<tr><th scope="row"><span class="swatch" {colour}></span>{text(row.label)} <small>plan: {text(row.variant)}'
-        f"</small></th><td{strong[0]}>{percent(whole, seeds)}</td>"
-        f"<td{strong[1]}>{percent(least, seeds)}<br><small>{text(worst_owner(row.results))}</small></td>"
+        f"</small></th><td{strong[0]}>{scored(score, whole, seeds)}</td>"
+        f"<td{strong[1]}>{scored(score, least, seeds)}<br><small>{text(worst_owner(row.results))}</small></td>"
         f'<td class="hide-narrow"><div class="track" {colour}>'
         f'<i style="left:{left:.1f}%;width:{right - left:.1f}%"></i>'
-        f'<b style="left:{100 * whole.mean:.1f}%"></b><b class="worst" style="left:{100 * least.mean:.1f}%"></b></div>'
+        f'<b style="left:{places[1]:.1f}%"></b><b class="worst" style="left:{places[0]:.1f}%"></b></div>'
         "</td></tr>"
     )
 
@@ -163,18 +180,20 @@ def not_covered(material: Material) -> str:
 
 def numbers(material: Material, tables: dict[str, Table]) -> str:
     """The numbers behind the charts as tables, closed at first."""
+    score = material.score
+    owner_headings = ("method", "owner", "budget ε", "spent ε", score.name, "± over seeds", "loss")
     parts = [
         _table(caption, headings, rows)
         for caption, headings, rows in (
-            ("Every owner", _OWNER_HEADINGS, _owner_numbers(material, tables)),
-            ("Every method and plan", _ROW_HEADINGS, _row_numbers(tables)),
+            ("Every owner", owner_headings, _owner_numbers(material, tables)),
+            ("Every method and plan", _ROW_HEADINGS, _row_numbers(score, tables)),
+            ("Other measures at the end", *_other_measures(material)),
         )
         if rows
     ]
     return f"<h2>All numbers</h2>{''.join(parts)}" if parts else ""
 
 
-_OWNER_HEADINGS = ("method", "owner", "budget ε", "spent ε", "recall", "± over seeds", "loss")
 _ROW_HEADINGS = ("method", "plan", "overall", "worst owner", "imbalance")
 
 
@@ -182,26 +201,45 @@ def _owner_numbers(material: Material, tables: dict[str, Table]) -> list[list[st
     spent = {(row["method"], row["owner"]): row["spent"] for row in rows_of(tables.get("spending", {}))}
     ends = {(row["method"], row["owner"]): row for row in rows_of(tables.get("ends", {}))}
     budgets = {owner.name: owner.epsilon for owner in material.owners}
+    columns = (("score", material.score.form), ("score_sd", material.score.form), ("loss", ".3f"))
     return [
         [
             method,
             owner,
             f"{budgets[owner]:g}",
             _spent(spent.get((method, owner))),
-            *(_number(ends.get((method, owner), {}).get(name), form) for name, form in _END_COLUMNS),
+            *(_number(ends.get((method, owner), {}).get(name), form) for name, form in columns),
         ]
         for method, owner in dict.fromkeys((*ends, *spent))
     ]
 
 
-_END_COLUMNS = (("recall", ".1%"), ("recall_sd", ".1%"), ("loss", ".3f"))
-
-
-def _row_numbers(tables: dict[str, Table]) -> list[list[str]]:
+def _row_numbers(score: Score, tables: dict[str, Table]) -> list[list[str]]:
     return [
-        [row["method"], row["plan"], *(_number(row[name], ".1%") for name in ("overall", "worst", "imbalance"))]
+        [row["method"], row["plan"], *(_number(row[name], score.form) for name in ("overall", "worst", "imbalance"))]
         for row in rows_of(tables.get("pareto", {}))
     ]
+
+
+def _other_measures(material: Material) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Every measure of all examples and of each owner, the mean over seeds; empty where it is not defined in all."""
+    rows: list[list[str]] = []
+    names: list[str] = []
+    for label, results in material.evaluated_main.items():
+        finals = [result.final for result in results]
+        names = names or list(finals[0].measures)
+        groups = {"all": [final.measures for final in finals]}
+        groups |= {owner: [final.owners[owner].measures for final in finals] for owner in judged_owners(results)}
+        for group, found in groups.items():
+            values = [mean_defined([each.get(name) for each in found]) for name in names]
+            rows.append([label, group, *(_number(value, ".4g") for value in values)])
+    return ("method", "owner", *(name.replace("_", " ") for name in names)), rows if names else []
+
+
+def mean_defined(values: Sequence[float | None]) -> float | None:
+    """The mean over seeds; None if a value is not defined."""
+    defined = [value for value in values if value is not None]
+    return mean_sd(defined).mean if len(defined) == len(values) else None
 
 
 def _spent(value: float | None) -> str:

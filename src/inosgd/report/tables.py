@@ -21,7 +21,7 @@ from inosgd.shown import rounded_up
 
 Table = dict[str, list[Any]]
 
-MEASURES = {"overall": "overall accuracy", "worst": "worst owner", "worst_half": "worse-off half"}
+MEASURES = {"overall": "overall", "worst": "worst owner", "worst_half": "worse-off half"}
 QUANTITIES = {"rates": "sampling rate", "thresholds": "clipping threshold", "signals": "signal against noise"}
 
 
@@ -79,7 +79,8 @@ def _owned(owner: OwnerFacts) -> dict[str, Any]:
 
 def _present(material: Material, results: Sequence[Result]) -> list[OwnerFacts]:
     """The owners whose kind of data is among the held-out examples."""
-    return [owner for owner in material.owners if owner.name in results[0].final.owners]
+    judged = set(views.judged_owners(results))
+    return [owner for owner in material.owners if owner.name in judged]
 
 
 def _curves(material: Material) -> Rows:
@@ -88,19 +89,19 @@ def _curves(material: Material) -> Rows:
 
 
 def curve_rows(material: Material) -> Iterator[dict[str, Any]]:
-    """Recall and loss of every owner over training."""
+    """Score and loss of every owner over training."""
     for label, results in _curves(material).items():
         steps = [point.step for point in results[0].curve]
         for owner in _present(material, results):
             found = [[point.owners[owner.name] for point in result.curve] for result in results]
-            recalls = _spreads("recall", [[each.recall for each in curve] for curve in found])
+            scores = _spreads("score", [[each.score for each in curve] for curve in found])
             losses = _spreads("loss", [[each.loss for each in curve] for curve in found])
-            for step, recall, loss in zip(steps, recalls, losses, strict=True):
-                yield {"method": label, **_owned(owner), "step": step, **recall, **loss}
+            for step, score, loss in zip(steps, scores, losses, strict=True):
+                yield {"method": label, **_owned(owner), "step": step, **score, **loss}
 
 
 def progress_rows(material: Material) -> Iterator[dict[str, Any]]:
-    """Overall accuracy, the worst owner and the worse-off half over training; of a single owner the first says all."""
+    """Overall score, the worst owner and the worse-off half over training; of a single owner the first says all."""
     for label, results in _curves(material).items():
         measures = list(MEASURES.items())[: 1 if len(results[0].final.owners) == 1 else None]
         for points in zip(*(result.curve for result in results), strict=True):
@@ -110,14 +111,14 @@ def progress_rows(material: Material) -> Iterator[dict[str, Any]]:
 
 
 def end_rows(material: Material) -> Iterator[dict[str, Any]]:
-    """Recall and loss of every owner at the end."""
+    """Score and loss of every owner at the end."""
     for label, results in material.evaluated_main.items():
         for owner in _present(material, results):
             found = [result.final.owners[owner.name] for result in results]
             yield {
                 "method": label,
                 **_owned(owner),
-                **_spread("recall", [each.recall for each in found]),
+                **_spread("score", [each.score for each in found]),
                 **_spread("loss", [each.loss for each in found]),
             }
 
@@ -137,7 +138,7 @@ def spending_rows(material: Material) -> Iterator[dict[str, Any]]:
 
 
 def change_rows(material: Material) -> Iterator[dict[str, Any]]:
-    """Each owner's recall minus what IDP-SGD gives it, at the same seeds."""
+    """Each owner's score minus what IDP-SGD gives it, at the same seeds."""
     evaluated = material.evaluated_main
     partner = {result.seed: result.final for result in evaluated.get(views.BASELINE, ())}
     for label, results in evaluated.items():
@@ -145,7 +146,7 @@ def change_rows(material: Material) -> Iterator[dict[str, Any]]:
         if label == views.BASELINE or not pairs:
             continue
         for owner in _present(material, results):
-            changes = [ours.owners[owner.name].recall - theirs.owners[owner.name].recall for ours, theirs in pairs]
+            changes = [ours.owners[owner.name].score - theirs.owners[owner.name].score for ours, theirs in pairs]
             yield {"method": label, **_owned(owner), **_spread("change", changes)}
 
 
@@ -167,7 +168,7 @@ def line_rows(material: Material) -> Iterator[dict[str, Any]]:
 
 
 def pareto_rows(material: Material) -> Iterator[dict[str, Any]]:
-    """Overall accuracy and imbalance of every method and plan, also of those that no other chart shows.
+    """Overall score and imbalance of every method and plan, also of those that no other chart shows.
 
     A single row has nothing to be compared with. Names stand beside their points, towards the middle, and in turn
     above and below on the way down, so that neighbours do not cover each other.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from inosgd.analysis.evaluation import Evaluation
+from inosgd.analysis.findings import Finding, findings
 from inosgd.compare.results import GroupTerms, Result
 from inosgd.owners import Budget
 from inosgd.plan import Plan
@@ -41,6 +42,7 @@ def read_training(folder: Path) -> Material:
         facts=_facts(plan, ledger.steps, description),
         classes=_classes(model, curve),
         unaccounted=_unaccounted(description, model, ledger.steps < plan.steps),
+        findings=_findings(curve, plan, model) if ledger.steps == plan.steps else (),
         **read_extras(folder, [label]),
     )
     return with_verdict(material)
@@ -68,6 +70,7 @@ def result_of(plan: Plan, curve: list[Evaluation], label: str, variant: str, see
         entrant={"label": label, "method": label, "variant": variant},
         seed=seed,
         curve=tuple(curve),
+        findings=(),
         epsilons=dict(zip(table.names, table.epsilons.tolist(), strict=True)),
         terms=GroupTerms(**terms_of(plan), spent={}, spent_share=float(np.max(plan.spent / table.epsilons))),
         noise_scale=plan.at(0).noise_scale,
@@ -108,8 +111,18 @@ def _facts(plan: Plan, done: int, description: dict[str, Any]) -> tuple[tuple[st
 
 def _classes(model: dict[str, Any], curve: list[Evaluation]) -> tuple[tuple[str, str | None], ...]:
     count = len(curve[-1].classes) if curve else 0
-    names = model.get("classes", [])
+    names = _names(model)
     return tuple((str(names[n]) if n < len(names) else f"class {n}", None) for n in range(count))
+
+
+def _names(model: dict[str, Any]) -> list[str]:
+    names: list[str] = model.get("task", {}).get("names", [])
+    return names
+
+
+def _findings(curve: list[Evaluation], plan: Plan, model: dict[str, Any]) -> tuple[Finding, ...]:
+    """Of a finished training, whose last evaluation has all measures."""
+    return findings(curve, _names(model), plan, model.get("parameters"))
 
 
 def _unaccounted(description: dict[str, Any], model: dict[str, Any], unfinished: bool) -> tuple[str, ...]:

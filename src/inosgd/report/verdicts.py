@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from inosgd.analysis.evaluation import Evaluation
+from inosgd.analysis.score import Score
 from inosgd.analysis.summary import MeanSd, mean_sd
 from inosgd.compare import views
 from inosgd.compare.results import Result
@@ -27,12 +28,14 @@ def verdict_of(material: Material) -> str:
         return f"Nothing was measured on held-out examples; {_kept(material)}."
     if len(evaluated) == 1:
         return _single(material)
+    score = material.score
     overall = {label: mean_of(results, "overall") for label, results in evaluated.items()}
     worst = {label: mean_of(results, "worst") for label, results in evaluated.items()}
     fairest, best = max(worst, key=lambda each: worst[each].mean), max(overall, key=lambda each: overall[each].mean)
     text = (
-        f"{fairest} serves its worst-off owner best ({worst[fairest].mean:.1%} right)"
-        f"{' and is also' if best == fairest else f', while {best} is'} best overall ({overall[best].mean:.1%})"
+        f"{fairest} has the highest {score.name} for its worst owner ({score.shown(worst[fairest].mean)})"
+        f"{' and is also' if best == fairest else f', while {best} is'} best overall "
+        f"({score.shown(overall[best].mean)})"
     )
     return f"{text}{_against_baseline(material)}; {_kept(material)}."
 
@@ -43,19 +46,22 @@ def mean_of(results: Sequence[Result], measure: str) -> MeanSd:
 
 
 def worst_owner(results: Sequence[Result]) -> str:
-    """Whose recall is lowest on the mean over seeds."""
-    names = list(results[0].final.owners)
-    return min(names, key=lambda name: mean_sd([result.final.owners[name].recall for result in results]).mean)
+    """Whose score is lowest on the mean over seeds; empty if no owner has a score in all of them."""
+    names = views.judged_owners(results)
+    means = {name: mean_sd([result.final.owners[name].score for result in results]).mean for name in names}
+    return min(names, key=lambda name: means[name], default="")
 
 
 def _single(material: Material) -> str:
     row = next(row for row in material.main_rows if row.results)
     final: Evaluation = row.results[0].final
-    name = worst_owner(row.results)
-    worst = f", and {final.owners[name].recall:.1%} for its worst-off owner ({name})" if len(final.owners) > 1 else ""
+    score = final.scoring
+    worst = (
+        f", and {score.shown(final.worst)} for the worst owner ({final.worst_owner})" if len(final.owners) > 1 else ""
+    )
     return (
-        f"After {final.step} steps {row.label} classifies {final.overall:.1%} of held-out examples right{worst}; "
-        f"{_kept(material)}."
+        f"After {final.step} steps {row.label} has {score.name} {score.shown(final.overall)} on held-out examples"
+        f"{worst}; {_kept(material)}."
     )
 
 
@@ -63,17 +69,16 @@ def _against_baseline(material: Material) -> str:
     found = views.differences(material.evaluated_main).get(f"ino-sgd - {views.BASELINE}", {}).get("end")
     if not found:
         return ""
-    parts = [f"{words} by {_points(found[name])}" for name, words in _CHANGED.items()]
+    score = material.score
+    words = {"overall": f"overall {score.name}", "worst": "that of the worst owner"}
+    parts = [f"{what} by {_change(score, found[name])}" for name, what in words.items()]
     return f"; against {views.BASELINE} at the same budgets, ino-sgd changes {' and '.join(parts)}"
 
 
-_CHANGED = {"overall": "overall accuracy", "worst": "the worst owner"}
-
-
-def _points(difference: dict[str, float | None]) -> str:
+def _change(score: Score, difference: dict[str, float | None]) -> str:
     mean, p = difference["mean"] or 0.0, difference["p"]
     unsure = "" if p is None or p < CERTAIN else " (within chance)"
-    return f"{100 * mean:+.1f} points{unsure}"
+    return f"{score.change(mean)}{unsure}"
 
 
 def _kept(material: Material) -> str:

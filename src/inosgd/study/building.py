@@ -5,20 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from inosgd.distributed import ALONE, Peers
-from inosgd.gradients import supervised
 from inosgd.owners import Owners
 from inosgd.plan import Plan
 from inosgd.randomness import RandomSource, SecureSource, SeededSource
 from inosgd.study.config import TrainingConfig, optimizer_for
 from inosgd.study.study import Study, StudyData
 from inosgd.training import Trainer
-
-losses = supervised(F.cross_entropy)
-"""The loss of every study: cross-entropy."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +47,7 @@ def build(
     config = config or study.config
     owners = Owners(plan.table, data.owners.assignment)
     model = study.model(data, seed)
-    trainer = Trainer(plan, owners, data.examples, losses, config.method, peers=peers)
+    trainer = Trainer(plan, owners, data.examples, data.task.losses, config.method, peers=peers)
     return Built(trainer, model, optimizer_for(config, model))
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from inosgd._arrays import BoolArray, IntArray, RowArray, pieces
+from inosgd.analysis.task import Task, classification
 from inosgd.data.tables import closest
 from inosgd.errors import InvalidArgumentError
 from inosgd.owners import Budget, Owners
@@ -54,7 +55,8 @@ def load_data(study: StudyFile, progress: Progress | None = None, *, seed: int =
     judged_inputs = inputs if judged is source else judged.encode(encoding)
     examples = LabelledExamples(_rows(inputs, training), torch.from_numpy(targets))
     kept = HeldOutExamples(_rows(judged_inputs, held_out), torch.from_numpy(judged_targets).long(), groups)
-    return _study_data(owners, examples, kept, encoding, classes)
+    task = classification(classes, balanced=study.schema.evaluation.balanced)
+    return _study_data(owners, examples, kept, encoding, task)
 
 
 def joined_data(study: StudyFile, data: StudyData, path: Path, budgets: dict[str, Budget]) -> StudyData:
@@ -68,25 +70,25 @@ def joined_data(study: StudyFile, data: StudyData, path: Path, budgets: dict[str
     training, held_out = np.flatnonzero(~chosen), np.flatnonzero(chosen)
     if not len(training):
         raise InvalidArgumentError(f"{source.path}: no row is left to train on; give more rows")
-    targets = _class_numbers(source, training, data.classes, _NEW_CLASS)
-    judged_targets = _class_numbers(source, held_out, data.classes, _NEW_CLASS)
+    targets = _class_numbers(source, training, data.task.names, _NEW_CLASS)
+    judged_targets = _class_numbers(source, held_out, data.task.names, _NEW_CLASS)
     owners, groups = _owners(study, source, training, source, held_out, budgets)
     encoding = encoding_of(data)
     inputs = source.encode(encoding)
     examples = LabelledExamples(_rows(inputs, training), torch.from_numpy(targets))
     kept = HeldOutExamples(_rows(inputs, held_out), torch.from_numpy(judged_targets).long(), groups)
-    return _study_data(owners, examples, kept, encoding, data.classes)
+    return _study_data(owners, examples, kept, encoding, data.task)
 
 
 def _study_data(
-    owners: Owners, examples: LabelledExamples, judged: HeldOutExamples, encoding: Encoding, classes: tuple[str, ...]
+    owners: Owners, examples: LabelledExamples, judged: HeldOutExamples, encoding: Encoding, task: Task
 ) -> StudyData:
     """Groups are owners, whose kinds of data are all that a study file tells apart."""
     return StudyData(
         owners,
         examples,
         judged if len(judged) else None,
-        classes,
+        task,
         Groups.of_owners(owners.table),
         owners.assignment,
         encoding,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Any
 
 from inosgd._arrays import FloatArray
 from inosgd.analysis.evaluation import Evaluation
+from inosgd.analysis.findings import Finding
 from inosgd.owners import OwnerTable
 from inosgd.study.study import Study, StudyData
 
@@ -45,18 +47,20 @@ def describe(
     spent: FloatArray,
     steps: int,
     evaluation: Evaluation | None,
+    findings: Sequence[Finding] = (),
 ) -> dict[str, Any]:
     """The description of a model after ``steps`` steps; ``table`` and ``spent`` are those of the run's ledger."""
     return {
         "title": f"Model of {study.name}",
         "inosgd": version("inosgd"),
         "architecture": _architecture(study, data),
-        "classes": list(data.classes),
+        "task": data.task.to_json(),
         "classes_declared": _classes_declared(study),
         "inputs": None if data.encoding is None else data.encoding.to_json(),
         "unaccounted_scaling": _fitted(data),
         "privacy": _privacy(study, data, table, spent, steps),
         "evaluation": None if evaluation is None else _evaluation(study, data, evaluation),
+        "findings": [finding.to_json() for finding in findings],
     }
 
 
@@ -89,7 +93,7 @@ def _architecture(study: Study, data: StudyData) -> dict[str, Any]:
         "arguments": section.arguments,
         "inputs": data.encoding.shape,
         "symbols": data.encoding.symbols,
-        "classes": len(data.classes),
+        "classes": data.task.outputs,
         "seed": section.seed,
     }
 
@@ -119,9 +123,10 @@ def _privacy(study: Study, data: StudyData, table: OwnerTable, spent: FloatArray
 
 def _evaluation(study: Study, data: StudyData, evaluation: Evaluation) -> dict[str, Any]:
     return {
+        "scored_by": evaluation.scored_by,
         "overall": evaluation.overall,
-        "balanced": study.evaluation.balanced,
-        "worst": evaluation.worst if evaluation.owners else evaluation.overall,
+        "worst": evaluation.worst,
         "examples": 0 if data.held_out is None else len(data.held_out),
         "classes": list(evaluation.classes) if study.evaluation.per_class else None,
+        "measures": evaluation.measures,
     }

@@ -88,7 +88,7 @@ def file_model(file: StudyFile, allowed_factory: str | None, data: StudyData, se
             section.arguments,
             inputs=encoding.shape,
             symbols=encoding.symbols,
-            classes=len(data.classes),
+            classes=data.task.outputs,
             seed=section.seed + seed,
             allowed_factory=allowed_factory,
             folder=file.folder,
@@ -123,12 +123,12 @@ def _importance(tail: TailSection) -> Importance:
 
 
 def _check_outputs(model: nn.Module, data: StudyData) -> None:
-    """One forward pass: a model must give one score per class."""
+    """One forward pass: a model must give one output per class, label or target."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]), evaluating(model):
         outputs = model(pytree.tree_map(torch.zeros_like, data.examples.inputs[:1]))
-    if tuple(outputs.shape) != (1, len(data.classes)):
+    if tuple(outputs.shape) != (1, data.task.outputs):
         raise ValueError(
-            f"for one example it gives scores of shape {tuple(outputs.shape)}, not (1, {len(data.classes)})"
+            f"for one example it gives outputs of shape {tuple(outputs.shape)}, not (1, {data.task.outputs})"
         )
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from torch import nn
 
 from inosgd.analysis.evaluation import Evaluation, evaluate
-from inosgd.study.study import Study, StudyData
+from inosgd.study.study import StudyData
 
 
-def judge(study: Study, data: StudyData, model: nn.Module, step: int) -> Evaluation:
-    """The evaluation after ``step``, by the study's groups.
+def judge(data: StudyData, model: nn.Module, step: int, *, measure: bool = False) -> Evaluation:
+    """The evaluation after ``step``, by the study's groups; with all measures if ``measure`` is set.
 
     Raises:
         InvalidArgumentError: If no example is held out.
     """
     held_out = data.judged_by
     examples = (held_out.inputs, held_out.targets, held_out.groups)
-    return evaluate(model, *examples, data.groups.names, step, balanced=study.evaluation.balanced)
+    return evaluate(data.task, model, *examples, data.groups.names, step, measure=measure)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from inosgd.analysis.task import Task, predictions
 from inosgd.data.arrays import array_numbers, read_arrays
 from inosgd.data.image_folder import find_images, read_images
 from inosgd.data.tables import read_table
@@ -24,15 +25,14 @@ AT_ONCE = 1000
 
 @dataclass(frozen=True)
 class Predictions:
-    """The class of each example, how probable the model finds it, and what there is to say about the data.
+    """What a model predicts of each example, in columns by name, and what there is to say about the data.
 
     ``examples`` are row numbers from 1 or names of files; ``name`` says which.
     """
 
     name: str
     examples: list[Any]
-    classes: list[str]
-    probabilities: list[float]
+    columns: dict[str, list[Any]]
     messages: list[str]
 
 
@@ -42,13 +42,12 @@ def predict(
     """Apply the model in ``folder`` to ``data``: a table, images, or arrays, as in its training."""
     description = read_description(folder)
     model = load_weights(folder, _model(folder, description, allowed_factory))
-    encoding, names = _understood(folder, description)
+    encoding, task = _understood(folder, description)
     name, examples, inputs, messages = _inputs(encoding, data, delimiter)
-    scores = _probabilities(model, inputs)
-    if len(names) != scores.shape[1]:
-        raise InvalidArgumentError(f"{folder}: {len(names)} class names for {scores.shape[1]} scores; save it again")
-    best = scores.max(1)
-    return Predictions(name, examples, [names[row] for row in best.indices.tolist()], best.values.tolist(), messages)
+    outputs = _outputs(model, inputs)
+    if task.outputs != outputs.shape[1]:
+        raise InvalidArgumentError(f"{folder}: {task.outputs} names for {outputs.shape[1]} outputs; save it again")
+    return Predictions(name, examples, predictions(task, outputs.double().numpy()), messages)
 
 
 def _model(folder: Path, description: Mapping[str, Any], allowed_factory: str | None) -> nn.Module:
@@ -74,15 +73,14 @@ def _model(folder: Path, description: Mapping[str, Any], allowed_factory: str | 
 
 
 @torch.no_grad()
-def _probabilities(model: nn.Module, inputs: Any) -> torch.Tensor:
-    pieces = [model(inputs[start : start + AT_ONCE]).softmax(1) for start in range(0, len(inputs), AT_ONCE)]
-    return torch.cat(pieces)
+def _outputs(model: nn.Module, inputs: Any) -> torch.Tensor:
+    return torch.cat([model(inputs[start : start + AT_ONCE]) for start in range(0, len(inputs), AT_ONCE)])
 
 
-def _understood(folder: Path, description: Mapping[str, Any]) -> tuple[Encoding, list[str]]:
-    """How inputs are encoded, and the names of the classes."""
+def _understood(folder: Path, description: Mapping[str, Any]) -> tuple[Encoding, Task]:
+    """How inputs are encoded, and what the model was trained for."""
     try:
-        return encoding_from_json(description["inputs"]), [str(name) for name in description["classes"]]
+        return encoding_from_json(description["inputs"]), Task.from_json(description["task"])
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
             f"{folder}: its description cannot be understood ({error!r}); save it again"

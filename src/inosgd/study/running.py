@@ -230,8 +230,8 @@ def save_checkpoint(run: RunFolder, prepared: Prepared, checkpoint: Checkpoint, 
 
 def _judged(prepared: Prepared, model: nn.Module, step: int) -> Evaluation | None:
     """How the model does on held-out examples; None if there are none."""
-    study, data = prepared.study, prepared.data
-    return None if data.held_out is None else judge(study, data, model, step)
+    data, at_end = prepared.data, step == prepared.trainer.plan.steps
+    return None if data.held_out is None else judge(data, model, step, measure=at_end)
 
 
 def forget_model(run: RunFolder) -> None:

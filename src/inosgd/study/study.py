@@ -19,6 +19,7 @@ from sklearn.model_selection import train_test_split
 from torch import nn
 
 from inosgd._arrays import FloatArray, IntArray, RowArray
+from inosgd.analysis.task import Task, classification
 from inosgd.errors import InvalidArgumentError
 from inosgd.owners import Budget, Owners, OwnerTable
 from inosgd.study.config import TrainingConfig
@@ -34,7 +35,8 @@ PUBLIC_RANGES = "public ranges"
 class LabelledExamples:
     """Inputs and targets, as an example store. Sensitive.
 
-    ``inputs`` is a tensor, pixels that are scaled when taken, or on disk; ``targets`` are whole numbers of any width.
+    ``inputs`` is a tensor, pixels that are scaled when taken, or on disk; ``targets`` are as `inosgd.analysis.task`
+    has them, class numbers in whole numbers of any width.
     """
 
     inputs: Any
@@ -50,7 +52,8 @@ class LabelledExamples:
     def take(self, indices: IntArray) -> tuple[torch.Tensor, torch.Tensor]:
         """The batch at ``indices``."""
         rows = torch.from_numpy(indices)
-        return self.inputs[rows], self.targets[rows].long()
+        targets = self.targets[rows]
+        return self.inputs[rows], targets if targets.is_floating_point() else targets.long()
 
     def only(self, rows: IntArray) -> LabelledExamples:
         """Some of the examples, in the form that they have."""
@@ -107,13 +110,13 @@ class Groups:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StudyData:
-    """One split of a study. Sensitive, but for groups, classes, encoding and the table of owners.
+    """One split of a study. Sensitive, but for groups, task, encoding and the table of owners.
 
     Attributes:
         owners: Whose each training example is.
         examples: The training examples.
         held_out: The held-out examples; None if there are none.
-        classes: The name of each class.
+        task: What a model is trained and judged for.
         groups: The kinds of data that are told apart.
         train_groups: The row in ``groups`` of each training example.
         encoding: How raw data became tensors; None if that is not kept.
@@ -123,7 +126,7 @@ class StudyData:
     owners: Owners
     examples: LabelledExamples
     held_out: HeldOutExamples | None
-    classes: tuple[str, ...]
+    task: Task
     groups: Groups
     train_groups: RowArray
     encoding: Encoding | None = None
@@ -209,7 +212,7 @@ def split_by_class(
         owners=owners,
         examples=LabelledExamples(torch.from_numpy(inputs[train]), torch.from_numpy(targets[train])),
         held_out=judged,
-        classes=tuple(classes),
+        task=classification(classes),
         groups=Groups.of_owners(owners.table),
         train_groups=groups[train],
     )
@@ -220,11 +223,14 @@ def for_validation(data: StudyData, seed: int, share: float = 0.2) -> StudyData:
 
     Learning rates are chosen on this, so that the examples that a result is reported on have no say in it.
     """
-    rows, strata = np.arange(len(data.examples)), data.examples.targets.numpy()
-    rare = np.bincount(strata)[strata] < 2  # a class of one cannot be on both sides
-    kept, validation = train_test_split(rows[~rare], test_size=share, stratify=strata[~rare], random_state=seed)
-    judged = data.examples.only(validation)
-    held_out = HeldOutExamples(judged.inputs, judged.targets.long(), data.train_groups[validation].astype(np.int64))
+    rows, strata = np.arange(len(data.examples)), None
+    if data.task.kind == "classification":
+        classes = data.examples.targets.numpy()
+        rows = rows[np.bincount(classes)[classes] > 1]  # a class of one cannot be on both sides
+        strata = classes[rows]
+    kept, validation = train_test_split(rows, test_size=share, stratify=strata, random_state=seed)
+    inputs, targets = data.examples.only(validation).inputs, data.examples.take(validation)[1]
+    held_out = HeldOutExamples(inputs, targets, data.train_groups[validation].astype(np.int64))
     return replace(only_examples(data, kept), held_out=held_out)
 
 

@@ -65,7 +65,7 @@ def run_trial(task: TrialTask) -> Trial:
         fit(built.trainer, state)
         ledger.close()
         weights = {key: tensor.detach().clone() for key, tensor in state.model.state_dict().items()}
-        return Trial(judge(study, data, state.model, state.step), weights, path.read_text(encoding="utf-8"))
+        return Trial(judge(data, state.model, state.step, measure=True), weights, path.read_text(encoding="utf-8"))
 
 
 def trial_data(study: Study) -> StudyData:
