@@ -106,12 +106,12 @@ def test_scaling_there_and_back(values):
 
 def test_predictions_of_every_kind():
     outputs = np.array([[3.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
-    assert predictions(TASKS["classification"], outputs)["class"] == ["a", "a"]
+    assert predictions(TASKS["classification"], outputs)["prediction"] == ["a", "a"]
     assert predictions(TASKS["classification"], outputs)["probability"][1] == pytest.approx(1 / 3)
     assert predictions(TASKS["multi-label"], outputs)["b"] == [0.5, 0.5]
     assert predictions(TASKS["scaled"], outputs)["z"] == [15.0, 15.0]
     assert predictions(TASKS["regression"], outputs)["x"] == [3.0, 0.0]
-    assert predictions(TASKS["classification"], outputs[:0]) == {"class": [], "probability": []}
+    assert predictions(TASKS["classification"], outputs[:0]) == {"prediction": [], "probability": []}
 
 
 @pytest.mark.parametrize(

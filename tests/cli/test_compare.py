@@ -72,7 +72,7 @@ def test_the_table_says_it_in_words(inosgd):
         "worst owner",
         "ε spent",
         "of all together",
-        "serves its worst-off owner best",
+        "for its worst owner",
     ):
         assert words in outcome.out
     assert "Results: runs/compare-digits-" in outcome.out

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from inosgd.analysis.evaluation import Evaluation, OwnerQuality, judged
-from inosgd.analysis.task import Task
+from inosgd.analysis.task import Task, classification
 from inosgd.compare.common import Common
 from inosgd.compare.comparison import compare, open_store
 from inosgd.compare.entrant import entrants
@@ -168,7 +168,7 @@ def common_of(material: Material) -> Common:
         model="perceptron",
         parameters=10,
         config={"plan": plan, "learning_rate": 1.0},
-        task={"kind": "classification"},
+        task=classification([name for name, _ in material.classes]),
         held_out="test data",
         owners=tuple((owner.name, owner.epsilon, 1e-5, 100) for owner in material.owners),
         classes=material.classes,

@@ -40,7 +40,7 @@ def test_every_example_is_in_one_place_with_its_owner(tmp_path):
     names = np.array(data.owners.table.names)
     assert names[data.owners.assignment].tolist() == [row[4] for row, out in zip(rows, chosen, strict=True) if not out]
     assert names[data.held_out.groups].tolist() == [row[4] for row, out in zip(rows, chosen, strict=True) if out]
-    assert data.classes == ("no", "yes")
+    assert data.task.names == ("no", "yes")
     ages = [float(row[0]) / 60 - 1 for row, out in zip(rows, chosen, strict=True) if not out]
     torch.testing.assert_close(data.examples.inputs[:, 0], torch.tensor(ages))
     sexes = data.examples.inputs[:, 1:3]

@@ -85,7 +85,7 @@ def test_the_data_are_those_of_memory(both):
     assert isinstance(other.examples.inputs, stored.StoredInputs)
     assert one.owners == other.owners
     assert one.encoding == other.encoding
-    assert one.classes == other.classes
+    assert one.task == other.task
     everything = np.arange(len(one.examples))
     torch.testing.assert_close(one.examples.take(everything), other.examples.take(everything), rtol=0, atol=0)
     assert [len(part) for part in other.examples.take(everything[:0])] == [0, 0]

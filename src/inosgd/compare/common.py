@@ -9,6 +9,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from inosgd.analysis.task import Task
 from inosgd.runs.keyed import keyed_digest
 from inosgd.study.fingerprints import fingerprints_of
 from inosgd.study.study import Study, StudyData, split_of
@@ -29,7 +30,7 @@ class Common:
     model: str
     parameters: int
     config: dict[str, Any]
-    task: dict[str, Any]
+    task: Task
     held_out: str
     owners: tuple[tuple[str, float, float, int], ...]
     classes: tuple[tuple[str, str | None], ...]
@@ -46,7 +47,7 @@ class Common:
             model=study.model_name,
             parameters=sum(parameter.numel() for parameter in study.model(data, 0).parameters()),
             config=study.config.to_json(),
-            task=data.task.to_json(),
+            task=data.task,
             held_out="validation split of the training data" if validation else "test data",
             owners=_owners(data),
             classes=_classes(data, other),
@@ -54,13 +55,13 @@ class Common:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
+        return asdict(self)
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`."""
         rows = {name: tuple(tuple(row) for row in fields[name]) for name in ("owners", "classes")}
-        return cls(**{**fields, **rows})
+        return cls(**{**fields, **rows, "task": Task.from_json(fields["task"])})
 
 
 def _owners(data: StudyData) -> tuple[tuple[str, float, float, int], ...]:

@@ -9,6 +9,7 @@ from inosgd.analysis.findings import Finding, shared_findings
 from inosgd.compare.common import Common
 from inosgd.compare.results import Result, read_results
 from inosgd.errors import InvalidArgumentError
+from inosgd.method import METHODS
 from inosgd.report.extras import read_extras
 from inosgd.report.material import Material, MethodRow, OwnerFacts, by_budget, main_labels
 from inosgd.report.verdicts import with_verdict
@@ -44,11 +45,14 @@ def read_comparison(folder: Path) -> Material:
 
 
 def _rows(results: Sequence[Result]) -> tuple[MethodRow, ...]:
-    """One row per label."""
+    """One row per label: methods in their usual order, then the others by name, since trainings end in any order."""
     grouped: dict[str, dict[int, Result]] = {}
     for result in results:
         grouped.setdefault(result.entrant["label"], {})[result.seed] = result
-    return tuple(_row(label, [by_seed[seed] for seed in sorted(by_seed)]) for label, by_seed in grouped.items())
+    labels = sorted(
+        grouped, key=lambda label: (list(METHODS).index(label) if label in METHODS else len(METHODS), label)
+    )
+    return tuple(_row(label, [grouped[label][seed] for seed in sorted(grouped[label])]) for label in labels)
 
 
 def _row(label: str, found: Sequence[Result]) -> MethodRow:
