@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from inosgd import _validate
+from inosgd.analysis.findings import findings, shared_findings
 from inosgd.analysis.score import Score, score_named
 from inosgd.analysis.summary import MeanSd
 from inosgd.cli.console import compact, messages, plain_table, results, rounded_up
@@ -109,9 +110,16 @@ def _report(
             entrant.label: {"variant": entrant.method.variant, **summaries[entrant.label].to_json()}
             for entrant in entered
         },
+        "findings": {entrant.label: _findings(study, runs, entrant.label) for entrant in entered},
         "verdict": verdict(summaries),
         "folder": str(folder),
     }
+
+
+def _findings(study: Study, runs: Sequence[Run], label: str) -> list[dict[str, object]]:
+    parameters = sum(each.numel() for each in study.model(0).parameters() if each.requires_grad)
+    found = [findings(run.curve, (), run.plan, parameters) for run in runs if run.entrant.label == label]
+    return [each.to_json() for each in shared_findings(found, label)]
 
 
 def _print(study: Study, entered: Sequence[Entrant], summaries: dict[str, Summary], seeds: int, folder: Path) -> None:
