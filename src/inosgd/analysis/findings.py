@@ -103,9 +103,9 @@ def one_answer(final: Evaluation, classes: Sequence[str] = ()) -> Iterator[Findi
     """A model that says (nearly) the same of all examples.
 
     Rule for classes: one class is predicted for at least 98 % of held-out examples, although the others have at least
-    5 % of them and at least 10 examples, and are predicted at most a fifth as often as they occur. Rule for numbers: the
-    standard deviation of predictions is less than 5 % of that of the targets. Labels have no such rule: predicting none
-    of several rare labels is often right.
+    5 % of them and at least 10 examples, and are predicted at most a fifth as often as they occur. Rule for numbers:
+    the standard deviation of predictions is less than 5 % of that of the targets. Labels have no such rule: predicting
+    none of several rare labels is often right.
     """
     spread = final.measures.get("prediction_spread")
     if spread is not None and spread < NO_SPREAD:
