@@ -65,6 +65,7 @@ def test_one_class_for_everything():
         ([0] * 96 + [1] * 4, [0] * 60 + [1] * 40),  # a few other answers
         ([0] * 100, [0] * 97 + [1] * 3),  # there is hardly anything else
         ([0] * 20, [0] * 12 + [1] * 8),  # too few to tell
+        ([0] * 490 + [1] * 10, [0] * 475 + [1] * 25),  # the others are rare, and some are found
     ],
 )
 def test_no_alarm_about_one_answer(predicted, targets):

@@ -163,7 +163,9 @@ def test_the_run_folder_holds_no_example_and_is_private(inosgd, tmp_path):
             assert not any(dose.encode() in content for dose in doses if len(dose) > 5), path
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [6, 12]
-    assert set(lines[0]) == {"step", "overall", "worst", "worst_half", "imbalance", "loss", "owners", "classes"}
+    aggregates = {"overall", "worst", "worst_half", "imbalance", "loss", "owners", "classes", "members", "predicted"}
+    assert set(lines[0]) == aggregates | {"step", "scored_by", "examples", "measures", "guessing"}
+    assert lines[0]["measures"] == {} != lines[1]["measures"]
 
 
 def test_what_dp_accounting_finds_above_what_is_shown_as_spent_is_explained_there():

@@ -155,7 +155,8 @@ def evaluate(
 
     The examples must not be training data: un-noised results on training data are outside the guarantee. All measures
     and the comparison with guessing are computed if ``measure`` is set. They sort the examples of every owner for every
-    class, so a learning curve has them at its end only.
+    class (2.4 s for 10,000 examples of 1,000 owners and 10 classes, against 0.07 s without), so a learning curve has
+    them at its end only.
 
     Raises:
         InvalidArgumentError: If the score is not defined: no held-out example has any of the labels.

@@ -25,6 +25,9 @@ ONE_ANSWER = 0.98
 OTHERS, FEWEST_OTHERS = 0.05, 10
 """Unless the other classes have less than this share of the examples, or are fewer than so many examples."""
 
+PASSED_OVER = 0.2
+"""And unless the others are predicted more than this share as often as they occur."""
+
 NO_SPREAD = 0.05
 """Predictions of a number that vary less than this, relative to the targets, are one answer."""
 
@@ -100,8 +103,9 @@ def one_answer(final: Evaluation, classes: Sequence[str] = ()) -> Iterator[Findi
     """A model that says (nearly) the same of all examples.
 
     Rule for classes: one class is predicted for at least 98 % of held-out examples, although the others have at least
-    5 % of them and at least 10 examples. Rule for numbers: the standard deviation of predictions is less than 5 % of
-    that of the targets. Labels have no such rule: predicting none of several rare labels is often right.
+    5 % of them and at least 10 examples, and are predicted at most a fifth as often as they occur. Rule for numbers:
+    the standard deviation of predictions is less than 5 % of that of the targets. Labels have no such rule: predicting
+    none of several rare labels is often right.
     """
     spread = final.measures.get("prediction_spread")
     if spread is not None and spread < NO_SPREAD:
@@ -114,10 +118,11 @@ def one_answer(final: Evaluation, classes: Sequence[str] = ()) -> Iterator[Findi
         return
     most = int(np.argmax(final.predicted))
     share, others = final.predicted[most] / final.examples, final.examples - final.members[most]
-    if share >= ONE_ANSWER and others >= max(OTHERS * final.examples, FEWEST_OTHERS):
+    passed_over = final.examples - final.predicted[most] <= PASSED_OVER * others
+    if share >= ONE_ANSWER and passed_over and others >= max(OTHERS * final.examples, FEWEST_OTHERS):
         name, actual = _class_name(classes, most), final.members[most] / final.examples
         every = "every held-out example" if share == 1 else f"{share:.1%} of held-out examples"
-        text = f"The model predicts class {name} for {every}, although only {actual:.1%} of them are of it."
+        text = f"The model predicts class {name} for {every}, although only {actual:.1%} of them belong to it."
         yield Finding("one-answer", THE_MODEL, text, {"predicted_share": share, "actual_share": actual})
 
 

@@ -46,7 +46,7 @@ def findings_list(findings: Sequence[Finding]) -> str:
         return ""
     lines = "".join(f"<li>{text(each.text)}</li>" for each in findings[:LISTED_FINDINGS])
     hidden = len(findings) - LISTED_FINDINGS
-    more = f"<li>and {hidden} more of this kind</li>" if hidden > 0 else ""
+    more = f"<li>and {hidden} more</li>" if hidden > 0 else ""
     return f'<ul class="findings">{lines}{more}</ul>'
 
 
