@@ -49,7 +49,9 @@ from inosgd.grid import Grid
 from inosgd.ledger.records import read_chain
 from inosgd.order import ORDERS
 from inosgd.randomness import AgreedSource
-from inosgd.runs.folder import RunFolder, begin, resume, train_durably, verify_run
+from inosgd.runs.folder import RunFolder
+from inosgd.runs.resuming import begin, resume, train_durably
+from inosgd.runs.verification import verify_run
 from tests.processes import Crew, Raised, crew_of
 
 COUNT, STEPS = 60, 4
@@ -545,8 +547,7 @@ def begun(peers: Peers, size: int, folder: Path, case: Case) -> None:
     with ExitStack() as held, pytest.raises(StoppedError):
         run = None
         if few.first:
-            run = RunFolder.create(folder, {}, trainer.plan)
-            held.enter_context(run.lock())
+            run = held.enter_context(RunFolder.create(folder, {}, trainer.plan).lock())
         state = begin(run, trainer, network, optimizer, few.source(case.seed))
         train_durably(run, trainer, state, every=2, callbacks=[stop_after(3)])
 
@@ -559,10 +560,10 @@ def continued(peers: Peers, size: int, folder: Path, case: Case) -> tuple[np.nda
     network = model(case.dtype, case.dropout)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.5, momentum=0.5)
     run = RunFolder.open(folder)
-    with run.lock() if few.first else nullcontext():
-        state = resume(run, trainer, network, optimizer, few.source(case.seed)).state
+    with run.lock() if few.first else nullcontext(run) as locked:
+        state = resume(locked, trainer, network, optimizer, few.source(case.seed)).state
         try:
-            train_durably(run, trainer, state, every=2)
+            train_durably(locked, trainer, state, every=2)
         finally:
             state.ledger.close()
     return flat(state).numpy(), state.ledger.steps, state.ledger.spent()
@@ -627,8 +628,8 @@ def test_after_a_rollback_all_processes_go_on_with_one_new_key(crew, tmp_path):
     case = Case(seed=None)
     answers(crew, begun, 4, tmp_path / "run", case)
     run = RunFolder.open(tmp_path / "run")
-    with run.lock():
-        run.roll_back(2)
+    with run.lock() as locked:
+        locked.roll_back(2)
     shutil.copytree(tmp_path / "run", tmp_path / "again")
     first = answers(crew, continued, 4, tmp_path / "run", case)
     second = answers(crew, continued, 4, tmp_path / "again", case)
@@ -644,8 +645,8 @@ def resumed_with_other_streams(peers: Peers, folder: Path) -> None:
     network = model()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.5, momentum=0.5)
     run = RunFolder.open(folder)
-    with run.lock() if peers.first else nullcontext():
-        state = resume(run, trainer, network, optimizer, peers.source(5)).state
+    with run.lock() if peers.first else nullcontext(run) as locked:
+        state = resume(locked, trainer, network, optimizer, peers.source(5)).state
         try:
             state.streams.noise.words(1)  # in all processes: they agree, and the ledger does not
             train_step(trainer, state)
@@ -665,8 +666,8 @@ def resumed_somewhere(peers: Peers, folder: Path) -> None:
     network = model()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.5, momentum=0.5)
     run = RunFolder(folder if peers.rank < 3 else folder / "elsewhere")
-    with run.lock() if peers.first else nullcontext():
-        resume(run, trainer, network, optimizer, peers.source(5))
+    with run.lock() if peers.first else nullcontext(run) as locked:
+        resume(locked, trainer, network, optimizer, peers.source(5))
 
 
 def test_a_process_that_cannot_read_the_run_stops_all(crew, tmp_path):

@@ -2,8 +2,8 @@
 
     prepared = prepare(study, seed=None)             # reads, checks, plans and builds; writes nothing
     run = create_run(Path("run"), prepared)
-    with run.lock():
-        finish(run, prepared, begin_training(run, prepared), every=100)
+    with run.lock() as locked:
+        finish(locked, prepared, begin_training(locked, prepared), every=100)
 
 On many processes (`inosgd.distributed`) each prepares and begins, and the first alone has a run folder and writes.
 
@@ -37,8 +37,9 @@ from inosgd.plan import Plan
 from inosgd.randomness import RandomSource
 from inosgd.runs.checkpoint import Checkpoint
 from inosgd.runs.files import MODEL
-from inosgd.runs.folder import Resumed, RunFolder, begin, resume, train_durably
+from inosgd.runs.folder import LockedRun, RunFolder
 from inosgd.runs.keyed import new_key
+from inosgd.runs.resuming import Resumed, begin, resume, train_durably
 from inosgd.study.building import losses, study_method, study_model, study_optimizer, study_source
 from inosgd.study.data import HeldOutExamples, LabelledExamples, StudyData, joined_data, load_data, only_rows
 from inosgd.study.description import describe, warnings_of
@@ -118,14 +119,14 @@ def create_run(path: Path, prepared: Prepared) -> RunFolder:
     return RunFolder.create(path, description, prepared.trainer.plan, key=key)
 
 
-def begin_training(run: RunFolder | None, prepared: Prepared) -> TrainingState:
-    """The state before the first step; needs the lock. Processes other than the first have no ``run``."""
+def begin_training(run: LockedRun | None, prepared: Prepared) -> TrainingState:
+    """The state before the first step. Processes other than the first have no ``run``."""
     source, data = _agreed_source(prepared), _data(prepared)
     return begin(run, prepared.trainer, prepared.model, prepared.optimizer, source, data=data)
 
 
 def resume_training(run: RunFolder, prepared: Prepared) -> Resumed:
-    """The state at the last good checkpoint; needs the lock, in the first process."""
+    """The state at the last good checkpoint; in the first process, or the only one, ``run`` is locked."""
     source, data = _agreed_source(prepared), _data(prepared)
     return resume(run, prepared.trainer, prepared.model, prepared.optimizer, source, data=data)
 
@@ -177,8 +178,8 @@ def run_study(run: RunFolder, allowed_factory: str | None) -> tuple[StudyFile, d
     return parse_study(description["study"], path, folder, allowed_factory=allowed_factory), description
 
 
-def finish(run: RunFolder, prepared: Prepared, state: TrainingState, *, every: int, progress: bool = False) -> Outcome:
-    """Take all steps that are left, judge the model by held-out examples, and save it; needs the lock.
+def finish(run: LockedRun, prepared: Prepared, state: TrainingState, *, every: int, progress: bool = False) -> Outcome:
+    """Take all steps that are left, judge the model by held-out examples, and save it.
 
     The model is judged as often as the study says, by default with every checkpoint, and at the end.
     """
@@ -265,7 +266,7 @@ def joined_file(run: RunFolder, path: Path, budgets: Mapping[str, Budget]) -> di
     return {JOINED: json.dumps([*kept, entry], indent=1).encode()}
 
 
-def forget_model(run: RunFolder) -> None:
+def forget_model(run: LockedRun) -> None:
     """Remove the saved model and the report about it, because steps that it has seen are about to be given up."""
     shutil.rmtree(run.path / MODEL, ignore_errors=True)
     (run.path / REPORT).unlink(missing_ok=True)
@@ -352,7 +353,7 @@ def _check_delta(study: StudyFile, table: OwnerTable) -> None:
         raise study.error("budgets.delta", *large)
 
 
-def _keep(run: RunFolder, evaluation: Evaluation | None) -> None:
+def _keep(run: LockedRun, evaluation: Evaluation | None) -> None:
     """Add an evaluation to the metrics."""
     if evaluation is not None:
         run.add_metrics(evaluation.step, {key: each for key, each in evaluation.to_json().items() if key != "step"})
