@@ -9,7 +9,7 @@ import re
 import shutil
 import signal
 import time
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -430,6 +430,44 @@ def test_a_failure_of_one_is_a_failure_of_all_and_can_be_tried_again(crew, where
         assert each["untouched"]
         assert each["steps"] == STEPS
         np.testing.assert_allclose(each["after"], expected, rtol=0, atol=1e-12)
+
+
+def releasing(peers: Peers, folder: Path, how: str) -> list[bool]:
+    """Whether the first process had recorded the step, which takes it a while, when this process released it."""
+    trainer = Case().trainer(peers)
+    state = Case().state(trainer)
+    recorded, seen = folder / "recorded", []
+
+    def slowly(self, *given, plain=Ledger.record, **named):
+        time.sleep(0.5)
+        plain(self, *given, **named)
+        recorded.touch()
+
+    def looking(*given, plain=training.release):
+        seen.append(recorded.exists())
+        return plain(*given)
+
+    @contextmanager
+    def hasty(self, part, drew):
+        self._peers.check_all_ready()
+        self._part = part
+        self.total = self._added(part)
+        yield self._streams
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "release", looking)
+        if peers.first:
+            patch.setattr(Ledger, "record", slowly)
+        if how == "sum first":
+            patch.setattr(SharedBatch, "summing", hasty)
+        train_step(trainer, state)
+    return seen
+
+
+def test_no_process_releases_before_the_first_has_recorded(crew, tmp_path):
+    (tmp_path / "wrong").mkdir()
+    assert answers(crew, releasing, tmp_path, "record first") == 4 * [[True]]
+    assert answers(crew, releasing, tmp_path / "wrong", "sum first") == [[True], [False], [False], [False]]
 
 
 def failing_after_the_sum(peers: Peers) -> tuple[str, int]:
