@@ -52,7 +52,9 @@ from inosgd import (
 from inosgd.gradients import supervised
 from inosgd.ledger.records import read_chain
 from inosgd.runs.files import compare
-from inosgd.runs.folder import RunFolder, begin, resume, train_durably, verify_run
+from inosgd.runs.folder import RunFolder
+from inosgd.runs.resuming import begin, resume, train_durably
+from inosgd.runs.verification import verify_run
 
 STEPS, EVERY, LONGEST = 60, 7, 0.5
 BUDGETS = {
@@ -95,10 +97,10 @@ def train(path: Path, observed: Path, seed: int) -> None:
             notes.write(json.dumps([state.step - 1, digest(state.model), recorded]).encode() + b"\n")
 
         run = RunFolder.open(path)
-        with run.lock():
+        with run.lock() as locked:
             trainer, model, optimizer = parts(run.plan())
-            state = resume(run, trainer, model, optimizer, SeededSource(seed)).state
-            train_durably(run, trainer, state, every=EVERY, callbacks=[observe])
+            state = resume(locked, trainer, model, optimizer, SeededSource(seed)).state
+            train_durably(locked, trainer, state, every=EVERY, callbacks=[observe])
             (path.parent / f"{path.name}.final").write_text(digest(model))
 
 
@@ -119,8 +121,8 @@ def run_once(folder: Path, plan: Plan, secure: bool, seed: int, chance: random.R
     path, twin, observed = folder / "run", folder / "twin", folder / "observed"
     run = RunFolder.create(path, {}, plan)
     if secure:
-        with run.lock():
-            begin(run, *parts(plan), SecureSource()).ledger.close()
+        with run.lock() as locked:
+            begin(locked, *parts(plan), SecureSource()).ledger.close()
         shutil.copytree(path, twin)  # the same keys, hence the same bits
     else:
         RunFolder.create(twin, {}, plan)

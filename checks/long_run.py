@@ -25,7 +25,8 @@ import torch.nn.functional as F
 
 from inosgd import INO_SGD, PlanConfig, SecureSource, Trainer, TrainingState, make_plan
 from inosgd.gradients import supervised
-from inosgd.runs.folder import RunFolder, begin, train_durably
+from inosgd.runs.folder import RunFolder
+from inosgd.runs.resuming import begin, train_durably
 from inosgd.study.digits import DIGITS
 from inosgd.training import every
 
@@ -77,9 +78,9 @@ def train(folder: Path, steps: int) -> list[Note]:
         last[0] = time.perf_counter()
         print(notes[-1], file=sys.stderr, flush=True)
 
-    with run.lock():
-        state = begin(run, trainer, model, optimizer, SecureSource())
-        train_durably(run, trainer, state, every=interval, callbacks=[every(interval, note)])
+    with run.lock() as locked:
+        state = begin(locked, trainer, model, optimizer, SecureSource())
+        train_durably(locked, trainer, state, every=interval, callbacks=[every(interval, note)])
         state.ledger.close()
     return notes
 

@@ -9,7 +9,7 @@ import re
 import shutil
 import signal
 import time
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -49,7 +49,9 @@ from inosgd.grid import Grid
 from inosgd.ledger.records import read_chain
 from inosgd.order import ORDERS
 from inosgd.randomness import AgreedSource
-from inosgd.runs.folder import RunFolder, begin, resume, train_durably, verify_run
+from inosgd.runs.folder import RunFolder
+from inosgd.runs.resuming import begin, resume, train_durably
+from inosgd.runs.verification import verify_run
 from tests.processes import Crew, Raised, crew_of
 
 COUNT, STEPS = 60, 4
@@ -430,6 +432,44 @@ def test_a_failure_of_one_is_a_failure_of_all_and_can_be_tried_again(crew, where
         np.testing.assert_allclose(each["after"], expected, rtol=0, atol=1e-12)
 
 
+def releasing(peers: Peers, folder: Path, how: str) -> list[bool]:
+    """Whether the first process had recorded the step, which takes it a while, when this process released it."""
+    trainer = Case().trainer(peers)
+    state = Case().state(trainer)
+    recorded, seen = folder / "recorded", []
+
+    def slowly(self, *given, plain=Ledger.record, **named):
+        time.sleep(0.5)
+        plain(self, *given, **named)
+        recorded.touch()
+
+    def looking(*given, plain=training.release):
+        seen.append(recorded.exists())
+        return plain(*given)
+
+    @contextmanager
+    def hasty(self, part, drew):
+        self._peers.check_all_ready()
+        self._part = part
+        self.total = self._added(part)
+        yield self._streams
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "release", looking)
+        if peers.first:
+            patch.setattr(Ledger, "record", slowly)
+        if how == "sum first":
+            patch.setattr(SharedBatch, "summing", hasty)
+        train_step(trainer, state)
+    return seen
+
+
+def test_no_process_releases_before_the_first_has_recorded(crew, tmp_path):
+    (tmp_path / "wrong").mkdir()
+    assert answers(crew, releasing, tmp_path, "record first") == 4 * [[True]]
+    assert answers(crew, releasing, tmp_path / "wrong", "sum first") == [[True], [False], [False], [False]]
+
+
 def failing_after_the_sum(peers: Peers) -> tuple[str, int]:
     """The first process fails when all have the sum: it has nothing to say any more, and the others lose it."""
     trainer = Case().trainer(peers)
@@ -545,8 +585,7 @@ def begun(peers: Peers, size: int, folder: Path, case: Case) -> None:
     with ExitStack() as held, pytest.raises(StoppedError):
         run = None
         if few.first:
-            run = RunFolder.create(folder, {}, trainer.plan)
-            held.enter_context(run.lock())
+            run = held.enter_context(RunFolder.create(folder, {}, trainer.plan).lock())
         state = begin(run, trainer, network, optimizer, few.source(case.seed))
         train_durably(run, trainer, state, every=2, callbacks=[stop_after(3)])
 
@@ -559,10 +598,10 @@ def continued(peers: Peers, size: int, folder: Path, case: Case) -> tuple[np.nda
     network = model(case.dtype, case.dropout)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.5, momentum=0.5)
     run = RunFolder.open(folder)
-    with run.lock() if few.first else nullcontext():
-        state = resume(run, trainer, network, optimizer, few.source(case.seed)).state
+    with run.lock() if few.first else nullcontext(run) as locked:
+        state = resume(locked, trainer, network, optimizer, few.source(case.seed)).state
         try:
-            train_durably(run, trainer, state, every=2)
+            train_durably(locked, trainer, state, every=2)
         finally:
             state.ledger.close()
     return flat(state).numpy(), state.ledger.steps, state.ledger.spent()
@@ -627,8 +666,8 @@ def test_after_a_rollback_all_processes_go_on_with_one_new_key(crew, tmp_path):
     case = Case(seed=None)
     answers(crew, begun, 4, tmp_path / "run", case)
     run = RunFolder.open(tmp_path / "run")
-    with run.lock():
-        run.roll_back(2)
+    with run.lock() as locked:
+        locked.roll_back(2)
     shutil.copytree(tmp_path / "run", tmp_path / "again")
     first = answers(crew, continued, 4, tmp_path / "run", case)
     second = answers(crew, continued, 4, tmp_path / "again", case)
@@ -644,8 +683,8 @@ def resumed_with_other_streams(peers: Peers, folder: Path) -> None:
     network = model()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.5, momentum=0.5)
     run = RunFolder.open(folder)
-    with run.lock() if peers.first else nullcontext():
-        state = resume(run, trainer, network, optimizer, peers.source(5)).state
+    with run.lock() if peers.first else nullcontext(run) as locked:
+        state = resume(locked, trainer, network, optimizer, peers.source(5)).state
         try:
             state.streams.noise.words(1)  # in all processes: they agree, and the ledger does not
             train_step(trainer, state)
@@ -665,8 +704,8 @@ def resumed_somewhere(peers: Peers, folder: Path) -> None:
     network = model()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.5, momentum=0.5)
     run = RunFolder(folder if peers.rank < 3 else folder / "elsewhere")
-    with run.lock() if peers.first else nullcontext():
-        resume(run, trainer, network, optimizer, peers.source(5))
+    with run.lock() if peers.first else nullcontext(run) as locked:
+        resume(locked, trainer, network, optimizer, peers.source(5))
 
 
 def test_a_process_that_cannot_read_the_run_stops_all(crew, tmp_path):

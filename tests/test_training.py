@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 import pickle
+import weakref
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from inosgd import (
     DP_SGD,
     IDP_SGD,
     INO_SGD,
+    BookkeepingEngine,
     Budget,
     BudgetExceededError,
     Importance,
@@ -36,6 +39,7 @@ from inosgd import (
     make_plan,
     supervised,
     train_step,
+    training,
 )
 from inosgd.importance import BetaTail
 from inosgd.order import ORDERS
@@ -225,8 +229,6 @@ def test_the_ledger_is_written_before_the_update():
 
 
 def test_a_sum_that_is_bounded_less_tightly_than_it_is_charged_is_not_released(monkeypatch):
-    from inosgd import training
-
     who = owners(LAVISH)
     network = model()
     before = nn.utils.parameters_to_vector(network.parameters()).detach().clone()
@@ -238,6 +240,29 @@ def test_a_sum_that_is_bounded_less_tightly_than_it_is_charged_is_not_released(m
         train_step(trainer, state)
     assert torch.equal(nn.utils.parameters_to_vector(network.parameters()).detach(), before)
     assert state.ledger.steps == 0
+
+
+def test_what_the_engine_holds_in_memory_is_gone_when_the_sum_is_released(monkeypatch):
+    recorded = []
+
+    class Watched(BookkeepingEngine):
+        @contextmanager
+        def on(self, *given):
+            with super().on(*given) as gradients:
+                recorded.append(weakref.ref(gradients))
+                yield gradients
+
+    def looking(*given, plain=training.release):
+        assert [each() for each in recorded] == [None]
+        return plain(*given)
+
+    monkeypatch.setattr(training, "release", looking)
+    who, network = owners(LAVISH), model()
+    trainer = Trainer(plan_for(who), who, examples(), LOSSES, INO_SGD, Watched())
+    train_step(
+        trainer, TrainingState.start(trainer, network, torch.optim.SGD(network.parameters(), 1.0), SeededSource(0))
+    )
+    assert len(recorded) == 1
 
 
 def test_a_fingerprint_changes_with_every_step_and_repeats_with_the_streams():

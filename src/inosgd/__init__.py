@@ -27,8 +27,10 @@ from inosgd.plan import Phase, Plan, Terms
 from inosgd.plan_config import Fairness, PlanConfig
 from inosgd.planning import make_plan
 from inosgd.randomness import SecureSource, SeededSource
-from inosgd.runs.folder import RunFolder, begin, resume, train_durably, verify_run
+from inosgd.runs.folder import LockedRun, RunFolder
 from inosgd.runs.progression import Changes, carry_out, propose
+from inosgd.runs.resuming import begin, resume, train_durably
+from inosgd.runs.verification import verify_run
 from inosgd.training import Trainer, TrainingState, every, fit, train_step
 
 __version__ = _version("inosgd")
@@ -54,6 +56,7 @@ __all__ = [
     "InvalidArgumentError",
     "Ledger",
     "LedgerError",
+    "LockedRun",
     "Method",
     "OwnerTable",
     "Owners",

@@ -176,6 +176,7 @@ def train_step(trainer: Trainer, state: TrainingState) -> StepDiagnostics:
                 weights = importance_weights(tail, thresholds, ranking)
                 factors = method.clipping.factors(measured.grad_norms, thresholds)
                 summed = gradients.weighted_sum((weights * factors)[batch.mine], room.error)
+            del gradients, examples  # what they hold in memory is not needed for the release
             part = BoundedSum(summed, terms.clipping_thresholds)
             with batch.summing(part.value, drew) as used:  # no process has the sum before the first has recorded
                 state.ledger.record(state.step, terms, sensitivity=part.sensitivity, streams=used)

@@ -15,7 +15,6 @@ LIRA = ("audit", "lira", "breast-cancer", "--models", 16, "--steps", 5, "--jobs"
 CANARY = ("audit", "canary", "breast-cancer", "--runs", 12, "--canaries", 200, "--steps", 5, "--jobs", 1)
 COMPARE = (
     "compare",
-    "--study",
     "breast-cancer",
     "--steps",
     4,
@@ -94,7 +93,7 @@ def test_a_control_says_what_it_is_and_is_caught(inosgd):
 
 def test_a_refuted_claim_ends_with_code_1(inosgd, monkeypatch):
     """As in continuous integration: training without noise, unknown to the command."""
-    monkeypatch.setattr("inosgd.cli.audit.honest", lambda *given: with_noise(honest(*given), 0.0))
+    monkeypatch.setattr("inosgd.audit.audited.honest", lambda *given: with_noise(honest(*given), 0.0))
     ended = inosgd(*CANARY, "--steps", 20, "--canaries", 1000, "--method", "idp-sgd", "--json")
     assert ended.code == 1
     assert json.loads(ended.out)["rejected"]
@@ -103,7 +102,7 @@ def test_a_refuted_claim_ends_with_code_1(inosgd, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("audit", "lira", "nothing"), "study='nothing': choose one of digits"),
+        (("audit", "lira", "nothing"), "STUDY='nothing': there is no such study file, nor a study of that name"),
         (("audit", "lira", "digits", "--models", 15), "models=15"),
         (("audit", "lira", "digits", "--form", "up"), "form='up'"),
         (("audit", "lira", "digits", "--method", "up"), "method='up'"),

@@ -309,8 +309,8 @@ def finished_run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("finished")
     prepared = prepare(study_from(read_study(write_study(folder))))
     run = create_run(folder / "run", prepared)
-    with run.lock():
-        finish(run, prepared, begin_training(run, prepared), every=4)
+    with run.lock() as locked:
+        finish(locked, prepared, begin_training(locked, prepared), every=4)
     return folder
 
 

@@ -18,7 +18,8 @@ from safetensors.numpy import load_file
 from inosgd import training
 from inosgd.cli import main
 from inosgd.distributed import Peers
-from inosgd.runs.folder import RunFolder, verify_run
+from inosgd.runs.folder import RunFolder
+from inosgd.runs.verification import verify_run
 from tests.processes import Raised, crew_of
 from tests.study.writers import write_study
 

@@ -10,15 +10,16 @@ import pytest
 
 from inosgd import SeededSource
 from inosgd.cli.watch import Pace, Seen, _time_left, look
-from inosgd.runs.folder import RunFolder, begin, train_durably
+from inosgd.runs.folder import RunFolder
+from inosgd.runs.resuming import begin, train_durably
 from tests import tiny
 
 
 def take_steps(run: RunFolder, steps: int) -> None:
-    with run.lock():
+    with run.lock() as locked:
         trainer, model, optimizer = tiny.parts(run.plan())
-        state = begin(run, trainer, model, optimizer, SeededSource(0))
-        train_durably(run, trainer, state, every=4, steps=steps)
+        state = begin(locked, trainer, model, optimizer, SeededSource(0))
+        train_durably(locked, trainer, state, every=4, steps=steps)
         state.ledger.close()
 
 
@@ -31,7 +32,8 @@ def run(tmp_path) -> RunFolder:
 
 def add(run: RunFolder, step: int, losses: dict[str, float]) -> None:
     owners = {name: {"score": 0.5, "loss": loss} for name, loss in losses.items()}
-    run.add_metrics(step, {"overall": 0.625, "scored_by": "accuracy", "owners": owners})
+    with run.lock() as locked:
+        locked.add_metrics(step, {"overall": 0.625, "scored_by": "accuracy", "owners": owners})
 
 
 def sign(run: RunFolder, process: int, host: str) -> None:

@@ -35,7 +35,8 @@ from inosgd.models.saved import read_description
 from inosgd.paper.datasets.cifar import read_records
 from inosgd.paper.datasets.idx import read_idx
 from inosgd.runs.checkpoint import read_checkpoint, restore
-from inosgd.runs.folder import RunFolder, begin, train_durably
+from inosgd.runs.folder import RunFolder
+from inosgd.runs.resuming import begin, train_durably
 from inosgd.study.budgets import read_budgets
 from inosgd.study.data import load_data
 from inosgd.study.prediction import predict
@@ -87,10 +88,10 @@ def run_files() -> dict[str, bytes]:
     """The files of a short finished run."""
     with tempfile.TemporaryDirectory() as folder:
         run = tiny.new_run(Path(folder))
-        with run.lock():
+        with run.lock() as locked:
             trainer, model, optimizer = tiny.parts(tiny.PLAN, torch.optim.Adam)
-            state = begin(run, trainer, model, optimizer, SeededSource(0))
-            train_durably(run, trainer, state, every=6)
+            state = begin(locked, trainer, model, optimizer, SeededSource(0))
+            train_durably(locked, trainer, state, every=6)
             state.ledger.close()
         return {str(path.relative_to(run.path)): path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
 
@@ -196,8 +197,8 @@ def saved_model() -> dict[str, bytes]:
         write_exported(folder / "cases.csv", exported_rows())
         prepared = prepare(study_from(read_study(study)))
         run = create_run(folder / "run", prepared)
-        with run.lock():
-            finish(run, prepared, begin_training(run, prepared), every=2)
+        with run.lock() as locked:
+            finish(locked, prepared, begin_training(locked, prepared), every=2)
         return {path.name: path.read_bytes() for path in (run.path / "model").iterdir()}
 
 

@@ -25,8 +25,10 @@ from inosgd.errors import CheckpointError, InosgdError, InvalidArgumentError, Le
 from inosgd.ledger import ledger
 from inosgd.owners import Budget
 from inosgd.runs.files import NOT_COVERED
-from inosgd.runs.folder import RunFolder, train_durably, verify_run
+from inosgd.runs.folder import RunFolder
 from inosgd.runs.progression import Changes, carry_out, propose
+from inosgd.runs.resuming import train_durably
+from inosgd.runs.verification import verify_run
 from inosgd.study.data import joined_data
 from inosgd.study.from_file import study_from
 from inosgd.study.joining import joined_file
@@ -69,24 +71,24 @@ def join(run: RunFolder, name: str, steps: int) -> None:
     study = study_of_run(run)
     size = int(joined_data(study.file, study.split(0), path, budgets).owners.table.sizes.sum())
     changes = Changes(budgets=budgets, sizes={name: size})
-    with run.lock():
+    with run.lock() as locked:
         config = replace(run.plan().config, steps=steps)
-        carry_out(run, propose(run, changes, config, verify=False), joined_file(run, path, budgets))
+        carry_out(locked, propose(run, changes, config, verify=False), joined_file(run, path, budgets))
 
 
 def go_on(run: RunFolder, every: int = 4) -> None:
-    with run.lock():
+    with run.lock() as locked:
         prepared = prepare_again(run, study_of_run(run))
-        finish(run, prepared, resume_training(run, prepared).state, every=every)
+        finish(locked, prepared, resume_training(locked, prepared).state, every=every)
 
 
 def begun(folder: Path, steps: int) -> RunFolder:
     folder.mkdir(exist_ok=True)
     prepared = prepare(study_from(read_study(write_study(folder))))
     run = create_run(folder / "run", prepared)
-    with run.lock():
-        state = begin_training(run, prepared)
-        train_durably(run, prepared.trainer, state, every=4, steps=steps)
+    with run.lock() as locked:
+        state = begin_training(locked, prepared)
+        train_durably(locked, prepared.trainer, state, every=4, steps=steps)
         state.ledger.close()
     return run
 
@@ -117,8 +119,8 @@ def life(tmp_path_factory) -> Life:
         go_on(run)
         earlier.insert(0, files(run.path))
         join(run, name, steps)
-    with run.lock():
-        run.mark_release(8)
+    with run.lock() as locked:
+        locked.mark_release(8)
     earlier.insert(0, files(run.path))
     go_on(run)
     shutil.copy(other.path / "report.html", run.path)
@@ -266,12 +268,12 @@ def test_resume_does_not_go_on_from_a_checkpoint_that_the_ledger_does_not_know(t
     (finding,) = verify_run(run).findings
     assert path.name in finding.message
     assert "restore it from a copy" in finding.message
-    with run.lock():
+    with run.lock() as locked:
         prepared = prepare_again(run, study_of_run(run))
-        resumed = resume_training(run, prepared)
+        resumed = resume_training(locked, prepared)
         assert resumed.state.step == 4
         assert path.name in resumed.messages[0]
-        finish(run, prepared, resumed.state, every=4)
+        finish(locked, prepared, resumed.state, every=4)
     assert files(run.path)["model/model.safetensors"] == files(twin.path)["model/model.safetensors"]
     assert verify_run(run).good
     for path in run.path.rglob("streams.json"):
@@ -307,8 +309,8 @@ def test_a_ledger_without_its_last_record_is_noticed_whatever_the_record_is(life
     kinds = {json.loads(line)["kind"] for line in lines}
     assert kinds == {"ledger", "terms", "step", "files", "checkpoint", "change", "release", "data"}
     run = copied(life, tmp_path)
-    with run.lock():
-        run.mark_release(12)
+    with run.lock() as locked:
+        locked.mark_release(12)
     whole = run.ledger_path.read_bytes()
     run.ledger_path.write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]))
     (finding,) = verify_run(run).findings

@@ -17,7 +17,6 @@ DESCRIPTION = {
     "title": "A model",
     "inosgd": "0",
     "architecture": {"name": "mlp", "arguments": {}, "inputs": [3], "symbols": None, "classes": 2, "seed": 0},
-    "classes": ["no", "y|es"],
     "inputs": {
         "kind": "table",
         "columns": [
@@ -70,7 +69,7 @@ def test_the_code_in_the_card_builds_the_same_model(tmp_path, monkeypatch, name)
     found: dict = {}
     exec(program, found)  # what a reader of the card does
     assert torch.equal(found["model"](batch), model.eval()(batch))
-    assert found["classes"] == DESCRIPTION["classes"]
+    assert found["names"] == DESCRIPTION["task"]["names"]
 
 
 def test_the_card_says_what_matters(tmp_path):

@@ -344,7 +344,7 @@ def test_an_infinite_budget_cannot_be_planned_for():
 def test_a_delta_that_allows_publishing_an_example_has_to_be_asked_for_by_name():
     with pytest.raises(InvalidArgumentError, match=r"delta=0.5: owner 'owner 0'.* or allow_large_deltas=True"):
         make_plan(table([1e-5], delta=0.5), PlanConfig(**ASK))
-    assert make_plan(table([1.0], delta=0.5), PlanConfig(allow_large_deltas=True, **ASK)).preferences.allow_large_deltas
+    assert make_plan(table([1.0], delta=0.5), PlanConfig(allow_large_deltas=True, **ASK)).config.allow_large_deltas
 
 
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])

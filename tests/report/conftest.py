@@ -13,7 +13,7 @@ import torch
 
 from inosgd import SeededSource
 from inosgd.report.extras import FILES
-from inosgd.runs.folder import begin, train_durably
+from inosgd.runs.resuming import begin, train_durably
 from tests import tiny
 from tests.report.materials import common_of, material_of, write_comparison
 
@@ -60,14 +60,14 @@ def growing(tmp_path) -> Path:
 def trained(tmp_path) -> Path:
     """A run folder that stopped after eight of its twelve steps, with two evaluations."""
     run = tiny.new_run(tmp_path)
-    with run.lock():
+    with run.lock() as locked:
         trainer, model, optimizer = tiny.parts(run.plan())
-        state = begin(run, trainer, model, optimizer, SeededSource(0))
-        train_durably(run, trainer, state, every=4, steps=8)
+        state = begin(locked, trainer, model, optimizer, SeededSource(0))
+        train_durably(locked, trainer, state, every=4, steps=8)
         state.ledger.close()
-    curve = material_of(names=("strict", "liberal")).rows[0].results[0].curve
-    for step, point in zip((4, 8), curve, strict=False):
-        run.add_metrics(step, {name: value for name, value in point.to_json().items() if name != "step"})
+        curve = material_of(names=("strict", "liberal")).rows[0].results[0].curve
+        for step, point in zip((4, 8), curve, strict=False):
+            locked.add_metrics(step, {name: value for name, value in point.to_json().items() if name != "step"})
     return run.path
 
 

@@ -13,11 +13,12 @@ from inosgd import Changes, Ledger, SeededSource, carry_out, propose
 from inosgd.errors import InvalidArgumentError
 from inosgd.ledger import ledger
 from inosgd.ledger.ledger import Finding
-from inosgd.runs import checkpoint
+from inosgd.runs import checkpoint, resuming, verification
 from inosgd.runs import files as run_files
-from inosgd.runs import folder as runs
 from inosgd.runs.files import Comparison, compare
-from inosgd.runs.folder import RunFolder, resume, train_durably, verify_run
+from inosgd.runs.folder import RunFolder
+from inosgd.runs.resuming import resume, train_durably
+from inosgd.runs.verification import verify_run
 from tests import tiny
 
 
@@ -30,11 +31,11 @@ def killed(*_, **__):
 
 
 def train(run: RunFolder, steps: int | None = None) -> bytes:
-    with run.lock():
+    with run.lock() as locked:
         trainer, model, optimizer = tiny.parts(run.plan(), torch.optim.Adam)
-        state = resume(run, trainer, model, optimizer, SeededSource(4)).state
+        state = resume(locked, trainer, model, optimizer, SeededSource(4)).state
         try:
-            train_durably(run, trainer, state, every=4, steps=steps)
+            train_durably(locked, trainer, state, every=4, steps=steps)
         finally:
             state.ledger.close()
     return tiny.bits(model)
@@ -58,7 +59,7 @@ CHECKPOINT_KILLS = {
     "before its record": (Ledger, "mark_checkpoint"),
     "between its record and position.json": (ledger, "write_private"),
     "between its record and its name": (checkpoint, "place"),
-    "before old keys are erased": (runs, "erase_keys"),
+    "before old keys are erased": (resuming, "erase_keys"),
 }
 
 
@@ -84,8 +85,8 @@ def test_a_checkpoint_that_was_recorded_and_not_named_is_gone_on_from(run, monke
         patch.setattr(checkpoint, "place", killed)
         train(run)
     assert any("before it gave it its name" in note for note in verify_run(run).notes)
-    with run.lock():
-        resumed = resume(run, *tiny.parts(run.plan(), torch.optim.Adam))
+    with run.lock() as locked:
+        resumed = resume(locked, *tiny.parts(run.plan(), torch.optim.Adam))
         resumed.state.ledger.close()
     assert (resumed.state.step, resumed.messages) == (8, ())
 
@@ -105,13 +106,13 @@ def test_killed_around_a_change_of_budgets(run, where, monkeypatch):
     config = dataclasses.replace(tiny.PLAN.config, steps=14)
     proposal = propose(run, changes, config, verify=False)
     files = {"notes.json": b"{}"}
-    with monkeypatch.context() as patch, run.lock(), pytest.raises(KilledError):
+    with monkeypatch.context() as patch, run.lock() as locked, pytest.raises(KilledError):
         patch.setattr(*CHANGE_KILLS[where], killed)
-        carry_out(run, proposal, files)
+        carry_out(locked, proposal, files)
     assert verify_run(run).findings == ()
     assert run.plan() == tiny.PLAN
-    with run.lock():
-        carry_out(run, propose(run, changes, config, verify=False), files)
+    with run.lock() as locked:
+        carry_out(locked, propose(run, changes, config, verify=False), files)
     train(run)
     report = verify_run(run)
     assert report.good
@@ -139,13 +140,13 @@ def test_a_given_up_checkpoint_that_comes_back_is_found_and_not_used(run):
     kept = run.path.with_name("kept")
     given_up = run.checkpoints()[-1].path
     shutil.copytree(given_up, kept)
-    with run.lock():
-        run.roll_back(4)
+    with run.lock() as locked:
+        locked.roll_back(4)
     shutil.copytree(kept, given_up)
     (finding,) = verify_run(run).findings
     assert f"checkpoint {given_up.name} was given up; resume the run" in finding.message
-    with run.lock():
-        resumed = resume(run, *tiny.parts(run.plan(), torch.optim.Adam))
+    with run.lock() as locked:
+        resumed = resume(locked, *tiny.parts(run.plan(), torch.optim.Adam))
         resumed.state.ledger.close()
     assert resumed.state.step == 4
     assert verify_run(run).good
@@ -155,7 +156,7 @@ def test_a_finding_counts_if_two_looks_see_it(run, monkeypatch):
     """A training that goes on meanwhile may be between two things at one of them."""
     wrong, right = Comparison((Finding(1, "in between"),), ()), Comparison((), ())
     looks = [wrong, right]
-    monkeypatch.setattr(runs, "compare", lambda *_: looks.pop(0))
+    monkeypatch.setattr(verification, "compare", lambda *_: looks.pop(0))
     assert verify_run(run).good
     looks[:] = [wrong, Comparison((Finding(2, "elsewhere"),), ()), wrong, wrong]
     assert verify_run(run).findings == wrong.findings
@@ -170,10 +171,10 @@ def test_verification_while_training_finds_nothing_wrong(tmp_path):
     def look(*_):
         seen.append(compare(run.path, tiny.STEPS).findings)
 
-    with run.lock():
+    with run.lock() as locked:
         trainer, model, optimizer = tiny.parts(run.plan())
-        state = resume(run, trainer, model, optimizer, SeededSource(0)).state
-        train_durably(run, trainer, state, every=2, callbacks=[look])
+        state = resume(locked, trainer, model, optimizer, SeededSource(0)).state
+        train_durably(locked, trainer, state, every=2, callbacks=[look])
         state.ledger.close()
     assert len(seen) == tiny.STEPS
     assert not any(seen)
@@ -184,7 +185,7 @@ def test_the_key_of_the_data_may_be_removed_and_then_nothing_goes_on(run):
     report = verify_run(run)
     assert report.good
     assert "data.key is not there" in report.notes[0]
-    with run.lock():
-        run.mark_release(4)  # needs no data
+    with run.lock() as locked:
+        locked.mark_release(4)  # needs no data
     with pytest.raises(InvalidArgumentError, match=r"data.key is missing .*; restore it from a copy"):
         train(run)

@@ -24,7 +24,9 @@ from inosgd.errors import (
     LedgerError,
     RunLockedError,
 )
-from inosgd.runs.folder import RunFolder, begin, resume, train_durably, verify_run
+from inosgd.runs.folder import LockedRun, RunFolder
+from inosgd.runs.resuming import begin, resume, train_durably
+from inosgd.runs.verification import verify_run
 from tests import tiny
 
 ROOT = Path(__file__).parents[2]
@@ -32,11 +34,11 @@ ROOT = Path(__file__).parents[2]
 
 def trained(run: RunFolder, source=None, steps=None, every=4, build=torch.optim.Adam, callbacks=()) -> bytes:
     """Begin or resume, and take some steps; the bits at the end."""
-    with run.lock():
+    with run.lock() as locked:
         trainer, model, optimizer = tiny.parts(run.plan(), build)
-        state = resume(run, trainer, model, optimizer, source).state
+        state = resume(locked, trainer, model, optimizer, source).state
         try:
-            train_durably(run, trainer, state, every=every, steps=steps, callbacks=callbacks)
+            train_durably(locked, trainer, state, every=every, steps=steps, callbacks=callbacks)
         finally:
             state.ledger.close()
     return tiny.bits(model)
@@ -94,19 +96,19 @@ def test_a_run_that_cannot_be_created_leaves_nothing(tmp_path):
 
 
 def test_begin_makes_the_first_checkpoint_and_happens_once(run):
-    with run.lock():
+    with run.lock() as locked:
         parts = tiny.parts(run.plan())
-        begin(run, *parts, SecureSource()).ledger.close()
+        begin(locked, *parts, SecureSource()).ledger.close()
         assert [checkpoint.step for checkpoint in run.checkpoints()] == [0]
         with pytest.raises(InvalidArgumentError, match="has begun already"):
-            begin(run, *parts, SecureSource())
+            begin(locked, *parts, SecureSource())
 
 
 @pytest.mark.parametrize("source", [SeededSource(4), None], ids=["seeded", "secure"])
 def test_a_resumed_run_reaches_the_bits_of_an_uninterrupted_one(run, source):
     """Killed twice, once with steps recorded that no checkpoint has; with other intervals between checkpoints."""
-    with run.lock():
-        begin(run, *tiny.parts(run.plan(), torch.optim.Adam), source or SecureSource()).ledger.close()
+    with run.lock() as locked:
+        begin(locked, *tiny.parts(run.plan(), torch.optim.Adam), source or SecureSource()).ledger.close()
     expected = trained(twin_of(run))
     with pytest.raises(PowerCutError):
         trained(run, callbacks=[cut_after(7)])
@@ -123,8 +125,8 @@ def test_messages_say_what_happened(run):
     with pytest.raises(PowerCutError):
         trained(run, SeededSource(0), callbacks=[cut_after(6)])
     os.truncate(run.ledger_path, run.ledger_path.stat().st_size - 9)
-    with run.lock():
-        resumed = resume(run, *tiny.parts(run.plan(), torch.optim.Adam))
+    with run.lock() as locked:
+        resumed = resume(locked, *tiny.parts(run.plan(), torch.optim.Adam))
         resumed.state.ledger.close()
     torn, again = resumed.messages
     assert "is torn" in torn
@@ -140,8 +142,8 @@ def test_a_damaged_newest_checkpoint_falls_back_to_the_one_before(run):
     (finding,) = verify_run(run).findings
     assert f"checkpoint {newest.path.name} is damaged" in finding.message
     assert "restore it from a copy" in finding.message
-    with run.lock():
-        resumed = resume(run, *tiny.parts(run.plan(), torch.optim.Adam))
+    with run.lock() as locked:
+        resumed = resume(locked, *tiny.parts(run.plan(), torch.optim.Adam))
         assert resumed.state.step == 4
         assert "is damaged" in resumed.messages[0]
         resumed.state.ledger.close()
@@ -190,23 +192,23 @@ def test_recorded_steps_are_replayed_with_nothing_else_than_what_they_were_recor
     with pytest.raises(PowerCutError):
         trained(run, source, callbacks=[cut_after(6)])
     before = run.ledger_path.read_bytes()
-    with run.lock():
+    with run.lock() as locked:
         trainer, model, optimizer = tiny.parts(run.plan(), torch.optim.Adam)
         with pytest.raises(InvalidArgumentError, match=f"^{what}: .*(resume with the same|build the trainer for)"):
-            resume(run, change(trainer), model, optimizer)
+            resume(locked, change(trainer), model, optimizer)
     assert run.ledger_path.read_bytes() == before
     trained(run)  # the control: with the same it goes on
 
 
 def test_what_stands_for_the_examples_is_compared_in_their_place(run):
-    with run.lock():
+    with run.lock() as locked:
         parts = tiny.parts(run.plan())
-        begin(run, *parts, SeededSource(0), data=b"version 1").ledger.close()
+        begin(locked, *parts, SeededSource(0), data=b"version 1").ledger.close()
         with pytest.raises(InvalidArgumentError, match=r"^examples: "):
-            resume(run, *parts, data=b"version 2")
+            resume(locked, *parts, data=b"version 2")
         with pytest.raises(InvalidArgumentError, match=r"^examples: "):
-            resume(run, *parts)
-        resume(run, *parts, data=b"version 1").state.ledger.close()
+            resume(locked, *parts)
+        resume(locked, *parts, data=b"version 1").state.ledger.close()
 
 
 def test_no_key_outlives_the_training(run):
@@ -248,18 +250,53 @@ def test_a_process_cannot_lock_a_run_twice_and_must_lock_it_once(run, tmp_path):
         with run.lock(), pytest.raises(RunLockedError, match="this process"), RunFolder.open(path).lock():
             pass
     with RunFolder.open(tmp_path / "link").lock():
-        run.require_lock()
-    with run.lock():  # still the lock of one process: a forked one has none
+        assert LockedRun.of(LockedRun(run.path)).path == run.path
+    with run.lock() as locked:  # still the lock of one process: a forked one has none
         child = os.fork()
         if child == 0:
-            os._exit(0 if _refuses(run.require_lock) else 1)
+            os._exit(0 if _refuses(locked.open_ledger) else 1)
         assert os.waitpid(child, 0)[1] == 0
-    for work in (run.open_ledger, lambda: run.forget_after(0), run.mark_release):
-        with pytest.raises(InvalidArgumentError, match=r"is not locked|no checkpoint yet"):
-            work()
-    trainer, _, _ = tiny.parts(run.plan())
+
+
+WRITING = {
+    "open the ledger": lambda run: run.open_ledger(),
+    "mark files": lambda run: run.mark_files({"a": "b"}, 8),
+    "release": lambda run: run.mark_release(8),
+    "add metrics": lambda run: run.add_metrics(8, {}),
+    "write a checkpoint": lambda run: run.write_checkpoint(None),
+    "set a checkpoint aside": lambda run: run.set_aside(run.last_checkpoint().path.name),
+    "forget": lambda run: run.forget_after(0),
+    "roll back": lambda run: run.roll_back(4),
+}
+
+
+@pytest.mark.parametrize("how", WRITING)
+def test_only_a_locked_run_writes_and_only_while_it_is_locked(run, how):
+    trained(run, SeededSource(0), steps=8)
+    files = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
+    assert not hasattr(run, WRITING[how].__code__.co_names[0])
+    with run.lock() as locked:
+        pass
+    signed = {run.path / "lock": (run.path / "lock").read_bytes()}
     with pytest.raises(InvalidArgumentError, match="is not locked"):
-        train_durably(run, trainer, None, every=1)
+        WRITING[how](locked)
+    assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == files | signed
+
+
+@pytest.mark.parametrize("locked_before", [True, False])
+def test_training_needs_a_locked_run(run, locked_before):
+    trainer, model, optimizer = tiny.parts(run.plan())
+    given = run
+    if locked_before:
+        with run.lock() as given:
+            pass
+    for work in (
+        lambda: begin(given, trainer, model, optimizer, SeededSource(0)),
+        lambda: resume(given, trainer, model, optimizer, SeededSource(0)),
+        lambda: train_durably(given, trainer, None, every=1),
+    ):
+        with pytest.raises(InvalidArgumentError, match="is not locked"):
+            work()
 
 
 def test_a_ledger_that_lost_its_last_records_is_found_by_the_checkpoints(run):
@@ -303,14 +340,14 @@ def test_a_plan_that_understates_its_cost_is_refused_even_if_the_ledger_names_it
 
 def test_releases_hold_what_was_spent(run):
     trained(run, SeededSource(0), steps=10)
-    with run.lock():
-        released = run.mark_release(8)
+    with run.lock() as locked:
+        released = locked.mark_release(8)
         assert released.step == 8
         with pytest.raises(InvalidArgumentError, match="there are checkpoints after steps 0, 4, 8, 10"):
-            run.mark_release(9)
+            locked.mark_release(9)
         with pytest.raises(AlreadyReleasedError):
-            run.roll_back(4)
-        run.roll_back(8)
+            locked.roll_back(4)
+        locked.roll_back(8)
     assert run.read_ledger().steps == 8
     assert [checkpoint.step for checkpoint in run.checkpoints()] == [0, 4, 8]
     body = json.loads(run.ledger_path.read_text().splitlines()[-2])
@@ -320,8 +357,8 @@ def test_releases_hold_what_was_spent(run):
 def test_released_steps_are_not_computed_again(run):
     """Their checkpoint is damaged: under the same noise even another rounding would say something of the sums."""
     trained(run, SeededSource(0), steps=8)
-    with run.lock():
-        released = run.mark_release(8)
+    with run.lock() as locked:
+        released = locked.mark_release(8)
     released.model_path.write_bytes(b"")
     with pytest.raises(CheckpointError, match="released after step 8, and the last whole checkpoint is after step 4"):
         trained(run)
@@ -331,8 +368,8 @@ def test_rolled_back_steps_get_other_noise(run):
     """Were the noise the same, two different sums under it would differ by a sum without noise."""
     first = trained(twin_of(run), SeededSource(0))
     trained(run, SeededSource(0), steps=8)
-    with run.lock():
-        run.roll_back(4)
+    with run.lock() as locked:
+        locked.roll_back(4)
     second = trained(run)
     assert second != first
     assert verify_run(run).good
@@ -342,7 +379,7 @@ def test_rolled_back_steps_get_other_noise(run):
 
 def test_metrics_follow_the_steps_that_stand(run):
     def note(state, _):
-        run.add_metrics(state.step, {"loss": 1.0 / state.step})
+        LockedRun(run.path).add_metrics(state.step, {"loss": 1.0 / state.step})
 
     with pytest.raises(PowerCutError):
         trained(run, SeededSource(0), callbacks=[note, cut_after(6)])
@@ -393,8 +430,8 @@ def test_a_full_disk_in_the_middle_of_a_checkpoint_loses_nothing(run, monkeypatc
 
 def test_the_ledger_of_a_run_refuses_what_its_budgets_do_not_allow(run):
     trained(run, SeededSource(0))
-    with run.lock():
-        ledger = run.open_ledger()
+    with run.lock() as locked:
+        ledger = locked.open_ledger()
         with pytest.raises(BudgetExceededError):
             for step in range(tiny.STEPS, 1000):
                 ledger.record(step, tiny.PLAN.at(0))

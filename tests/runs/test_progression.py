@@ -23,18 +23,20 @@ from inosgd.errors import (
     UnknownOwnerError,
 )
 from inosgd.ledger.ledger import History, Ledger, widened
-from inosgd.runs.folder import RunFolder, resume, train_durably, verify_run
+from inosgd.runs.folder import LockedRun, RunFolder
 from inosgd.runs.progression import Changes, carry_out, propose
+from inosgd.runs.resuming import resume, train_durably
+from inosgd.runs.verification import verify_run
 from tests import tiny
 
 
 def train(run: RunFolder, steps: int | None = None, source=None, every: int = 3) -> None:
-    with run.lock():
+    with run.lock() as locked:
         trainer, model, optimizer = tiny.parts(run.plan())
-        state = resume(run, trainer, model, optimizer, source).state
+        state = resume(locked, trainer, model, optimizer, source).state
         try:
             left = trainer.plan.steps - state.step
-            train_durably(run, trainer, state, every=every, steps=left if steps is None else min(steps, left))
+            train_durably(locked, trainer, state, every=every, steps=left if steps is None else min(steps, left))
         finally:
             state.ledger.close()
 
@@ -45,8 +47,8 @@ def asking(run: RunFolder, **changes) -> PlanConfig:
 
 def change(run: RunFolder, changes: Changes, config: PlanConfig | None = None, *, verify: bool = False):
     proposal = propose(run, changes, config, verify=verify)
-    with run.lock():
-        carry_out(run, proposal)
+    with run.lock() as locked:
+        carry_out(locked, proposal)
     return proposal
 
 
@@ -154,8 +156,8 @@ def test_forgetting_the_past_would_overspend(run):
     ledger = run.read_ledger()
     spent = epsilons_spent([*ledger.phases, *naive.phases], table.deltas, "pld")
     assert (spent > table.epsilons).all()
-    with run.lock():
-        writing = run.open_ledger()
+    with run.lock() as locked:
+        writing = locked.open_ledger()
         writing.mark_change(7, table)
         with pytest.raises(BudgetExceededError):
             for step in range(7, 12):
@@ -174,13 +176,13 @@ def test_a_lowered_budget_goes_back_to_the_last_checkpoint_that_it_allows(run):
     assert "the 4 steps after it are given up" in proposal.reason
     np.testing.assert_allclose([proposal.spent[0], proposal.kept[0]], [at[7], at[3]])
     assert run.read_ledger().steps == 7  # only shown
-    with run.lock():
-        carry_out(run, proposal)
+    with run.lock() as locked:
+        carry_out(locked, proposal)
     assert [checkpoint.step for checkpoint in run.checkpoints()] == [0, 3]
     assert run.checkpoint_at(3).model_digest == saved
-    with run.lock():
+    with run.lock() as locked:
         trainer, model, optimizer = tiny.parts(run.plan())
-        state = resume(run, trainer, model, optimizer).state
+        state = resume(locked, trainer, model, optimizer).state
         state.ledger.close()
     assert state.step == 3
     train(run)
@@ -204,13 +206,13 @@ def test_released_spending_is_never_given_back(run):
     ledger = run.read_ledger()
     low = ledger.spent(until=3)[0]
     assert propose(run, budgets(strict=low * 1.01), verify=False).action == "roll back"  # without a release
-    with run.lock():
-        run.mark_release(6)
+    with run.lock() as locked:
+        locked.mark_release(6)
     proposal = propose(run, budgets(strict=low * 1.01), verify=False)
     assert (proposal.action, proposal.plan, proposal.step) == ("stop", None, 7)
     assert "when the model was released after step 6" in proposal.reason
-    with run.lock():
-        carry_out(run, proposal)
+    with run.lock() as locked:
+        carry_out(locked, proposal)
     assert run.read_ledger().table == ledger.table  # what cannot be honoured is not on record as if it were
     with pytest.raises(TrainingStoppedError, match="released after step 6"):
         train(run)
@@ -222,8 +224,8 @@ def test_released_spending_is_never_given_back(run):
 
 
 def test_a_stopped_wish_is_asked_again_until_it_is_taken_back(run):
-    with run.lock():
-        run.mark_release(6)
+    with run.lock() as locked:
+        locked.mark_release(6)
     change(run, budgets(strict=0.01))
     assert propose(run, budgets(liberal=9.0), verify=False).action == "stop"
     assert propose(run, budgets(strict=1.0), verify=False).action == "continue"
@@ -306,8 +308,8 @@ def test_without_a_whole_checkpoint_there_is_nothing_to_go_back_to(run):
 def test_a_proposal_that_time_has_overtaken_is_refused(run):
     proposal = propose(run, budgets(strict=2.0), verify=False)
     train(run, 1)
-    with run.lock(), pytest.raises(InvalidArgumentError, match="propose again"):
-        carry_out(run, proposal)
+    with run.lock() as locked, pytest.raises(InvalidArgumentError, match="propose again"):
+        carry_out(locked, proposal)
     with pytest.raises(InvalidArgumentError, match="is not locked"):
         carry_out(run, proposal)
 
@@ -315,10 +317,10 @@ def test_a_proposal_that_time_has_overtaken_is_refused(run):
 def test_killed_between_the_record_and_the_rest_the_next_resume_does_the_rest(run, monkeypatch):
     limit = float(run.read_ledger().spent(until=3)[0]) * 1.01
     proposal = propose(run, budgets(strict=limit), verify=False)
-    with monkeypatch.context() as patch, run.lock():
-        patch.setattr(RunFolder, "forget_after", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with monkeypatch.context() as patch, run.lock() as locked:
+        patch.setattr(LockedRun, "forget_after", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
-            carry_out(run, proposal)
+            carry_out(locked, proposal)
     assert len(list(run.checkpoints_path.glob("step-*"))) == 4
     assert [checkpoint.step for checkpoint in run.checkpoints()] == [0, 3]
     train(run)
@@ -371,8 +373,8 @@ def live(run: RunFolder, event: tuple) -> None:
         if run.read_ledger().stopped is None:
             train(run, details[0], SeededSource(1))
     elif kind == "release":
-        with run.lock():
-            run.mark_release()
+        with run.lock() as locked:
+            locked.mark_release()
     else:
         change(run, asked(run, kind, details), asking(run, steps=40))
 
@@ -416,13 +418,13 @@ def test_after_any_sequence_of_changes_nobody_has_spent_more_than_it_allows(even
 
 def test_a_ledger_that_rolled_back_behind_a_release_would_be_caught(run, monkeypatch):
     """The negative control: without the ledger's check, what was released is missing."""
-    with run.lock():
-        run.mark_release(6)
+    with run.lock() as locked:
+        locked.mark_release(6)
     released = run.read_ledger().phases_until(6)
     assert still_stands(run.read_ledger(), released)
     monkeypatch.setattr(History, "check_return", lambda self, step: None)
-    with run.lock():
-        run.roll_back(3)
+    with run.lock() as locked:
+        locked.roll_back(3)
     assert not still_stands(run.read_ledger(), released)
     monkeypatch.undo()
     assert "cannot stand there: rolling back to step 3 is refused" in verify_run(run).findings[0].message

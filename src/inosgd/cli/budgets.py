@@ -64,11 +64,11 @@ def budgets_command(
         if not as_json:
             results().print("\nNothing has been done. Add --yes to do it.")
         return
-    with folder.lock():
-        brought = {} if data is None else joined_file(folder, data, joining)
+    with folder.lock() as locked:
+        brought = {} if data is None else joined_file(locked, data, joining)
         if proposal.action == "roll back":
-            forget_model(folder)
-        carry_out(folder, proposal, brought)
+            forget_model(locked)
+        carry_out(locked, proposal, brought)
     if not as_json:
         next_step = "" if proposal.action == "stop" else f" Go on with: inosgd resume {escape(str(run))}"
         results().print(f"\nDone.{next_step}", soft_wrap=True)

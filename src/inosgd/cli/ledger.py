@@ -12,7 +12,8 @@ from rich.table import Table
 
 from inosgd.cli.console import messages, plain_table, results
 from inosgd.ledger.ledger import Ledger
-from inosgd.runs.folder import RunFolder, verify_run
+from inosgd.runs.folder import RunFolder
+from inosgd.runs.verification import verify_run
 from inosgd.shown import rounded_down, rounded_up
 
 

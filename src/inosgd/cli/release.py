@@ -30,9 +30,9 @@ def release_command(
     if to is not None and to.exists():
         raise InvalidArgumentError(f"to={str(to)!r}: it already exists; choose a new folder")
     folder = RunFolder.open(run)
-    with folder.lock():
+    with folder.lock() as locked:
         prepared = None if to is None else prepare_again(folder, study_of_run(folder, allow_factory=allow_factory))
-        chosen = folder.mark_release(step)
+        chosen = locked.mark_release(step)
         if to is not None and prepared is not None:
             save_checkpoint(folder, prepared, chosen, to)
     shown = results()

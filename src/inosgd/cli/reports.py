@@ -12,7 +12,6 @@ from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
 
-from inosgd.analysis.findings import Finding
 from inosgd.cli.console import plain_table, results
 from inosgd.runs.folder import RunFolder
 from inosgd.shown import rounded_up
@@ -38,25 +37,17 @@ def reading_shown_by(status: Status) -> Progress:
 
 
 def show_outcome(
-    run: RunFolder,
-    prepared: Prepared,
-    outcome: Outcome,
-    page: Path | None,
-    *,
-    as_json: bool = False,
-    findings: Sequence[Finding] = (),
+    run: RunFolder, prepared: Prepared, outcome: Outcome, page: Path | None, *, as_json: bool = False
 ) -> None:
     """Tell what came of a training, and where its report is."""
     if as_json:
-        found = training_report(run, prepared, outcome, findings)
+        found = training_report(run, prepared, outcome)
         typer.echo(json.dumps({**found, "report": None if page is None else str(page)}))
         return
-    print_report(run, prepared, outcome, page, findings)
+    print_report(run, prepared, outcome, page)
 
 
-def training_report(
-    run: RunFolder, prepared: Prepared, outcome: Outcome, findings: Sequence[Finding] = ()
-) -> dict[str, Any]:
+def training_report(run: RunFolder, prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
     """Plain values: what every owner allows, has spent and got, and where everything is."""
     evaluation = outcome.evaluation
     scores = {} if evaluation is None else {name: each.score for name, each in evaluation.owners.items()}
@@ -79,7 +70,7 @@ def training_report(
         "unused_columns": _unused(prepared),
         "randomness": "secure" if prepared.seed is None else "seeded",
         "warnings": prepared.warnings,
-        "findings": [finding.to_json() for finding in findings],
+        "findings": [finding.to_json() for finding in outcome.findings],
     }
 
 
@@ -88,16 +79,10 @@ def _unused(prepared: Prepared) -> list[str]:
     return [] if file is None else unused_columns(file)
 
 
-def print_report(
-    run: RunFolder,
-    prepared: Prepared,
-    outcome: Outcome,
-    page: Path | None = None,
-    findings: Sequence[Finding] = (),
-) -> None:
+def print_report(run: RunFolder, prepared: Prepared, outcome: Outcome, page: Path | None = None) -> None:
     """The same for people, findings first."""
     shown, evaluation = results(), outcome.evaluation
-    for finding in findings:
+    for finding in outcome.findings:
         shown.print(f"[bold yellow]{escape(finding.text)}[/]")
     shown.print(f"\n[bold]What every owner gets[/] after {outcome.steps} steps\n")
     shown.print(_owner_table(outcome))

@@ -40,18 +40,17 @@ def resume_command(
         with peers.together():
             folder = RunFolder.open(run)
             _refuse_stopped(folder)
-            if peers.first:
-                held.enter_context(folder.lock())
+            locked = held.enter_context(folder.lock()) if peers.first else None
             prepared = _prepared(folder, allow_factory, peers)
-        resumed = resume_training(folder, prepared)
-        if not peers.first:
+        resumed = resume_training(locked or folder, prepared)
+        if locked is None:
             follow(prepared, resumed.state)
             return
         for message in resumed.messages:
             messages().print(escape(message), soft_wrap=True)
         interval = every or math.ceil(prepared.trainer.plan.steps / CHECKPOINTS)
         with resumable(folder):
-            outcome = finish(folder, prepared, resumed.state, every=interval, progress=not as_json)
+            outcome = finish(locked, prepared, resumed.state, every=interval, progress=not as_json)
     show_outcome(folder, prepared, outcome, report_at_end(folder.path) if report else None, as_json=as_json)
 
 

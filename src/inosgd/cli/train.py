@@ -59,10 +59,10 @@ def train_command(
         if run is None:
             follow(prepared, begin_training(None, prepared))
             return
-        with run.lock(), resumable(run):
-            state = begin_training(run, prepared)
+        with run.lock() as locked, resumable(run):
+            state = begin_training(locked, prepared)
             interval = every or math.ceil(prepared.trainer.plan.steps / CHECKPOINTS)
-            outcome = finish(run, prepared, state, every=interval, progress=not as_json)
+            outcome = finish(locked, prepared, state, every=interval, progress=not as_json)
     show_outcome(run, prepared, outcome, report_at_end(run.path) if report else None, as_json=as_json)
 
 

@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from inosgd.analysis.task import Task
+from inosgd.gradients import parameter_count
 from inosgd.runs.keyed import keyed_digest
 from inosgd.study.fingerprints import fingerprints_of
 from inosgd.study.study import Study, StudyData, split_of
@@ -45,7 +46,7 @@ class Common:
             data=keyed_digest(key, stands_for.encode()),
             description=study.description,
             model=study.model_name,
-            parameters=sum(parameter.numel() for parameter in study.model(data, 0).parameters()),
+            parameters=parameter_count(study.model(data, 0)),
             config=study.config.to_json(),
             task=data.task,
             held_out="validation split of the training data" if validation else "test data",

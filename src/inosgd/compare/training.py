@@ -9,7 +9,7 @@ from inosgd.analysis.evaluation import Evaluation
 from inosgd.analysis.findings import findings
 from inosgd.compare.entrant import Entrant, as_entered
 from inosgd.compare.results import Result
-from inosgd.gradients import trainable_parameters
+from inosgd.gradients import parameter_count
 from inosgd.ledger.ledger import Ledger
 from inosgd.randomness import SeededSource
 from inosgd.study.building import build
@@ -52,8 +52,7 @@ def train_once(study: Study, data: StudyData, entrant: Entrant, seed: int, watch
     seconds = time.process_time() - start
     if not curve or curve[-1].step != state.step:
         record(state)
-    parameters = sum(parameter.numel() for parameter in trainable_parameters(built.model).values())
-    found = findings(curve, data.task.names, plan, parameters)
+    found = findings(curve, data.task.names, plan, parameter_count(built.model))
     return Result.of(entrant, seed, plan, ledger.spent(), tuple(curve), found, seconds, data)
 
 

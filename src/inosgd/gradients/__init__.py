@@ -9,6 +9,7 @@ from inosgd.gradients.engine import (
     Examples,
     GradientEngine,
     Measured,
+    parameter_count,
     supervised,
     trainable_parameters,
 )
@@ -25,6 +26,7 @@ __all__ = [
     "Measured",
     "ReferenceEngine",
     "check_model",
+    "parameter_count",
     "register_rule",
     "replace_batchnorm",
     "supervised",

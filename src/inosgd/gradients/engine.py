@@ -93,6 +93,11 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return found
 
 
+def parameter_count(model: nn.Module) -> int:
+    """How many numbers are trained."""
+    return sum(parameter.numel() for parameter in trainable_parameters(model).values())
+
+
 def count_examples(examples: Examples) -> int:
     """The number of examples in a batch; all tensors of the batch must agree on it."""
     lengths = {len(leaf) for leaf in pytree.tree_leaves(examples) if isinstance(leaf, torch.Tensor)}

@@ -127,17 +127,17 @@ def loading_code(fields: Mapping[str, Any]) -> str:
     return (
         "import torch\nfrom safetensors.torch import load_file\nfrom torch import nn\n\n"
         f"{fields['torch_code']}\n"
-        f'model.load_state_dict(load_file("{WEIGHTS}"))\nmodel.eval()\nclasses = {fields["classes"]!r}\n'
+        f'model.load_state_dict(load_file("{WEIGHTS}"))\nmodel.eval()\nnames = {fields["task"]["names"]!r}\n'
     )
 
 
 def model_card(fields: Mapping[str, Any]) -> str:
     """The card: what the model is, what it promises, what it does not, and how to use it."""
     privacy = fields["privacy"]
-    kind = fields["task"]["kind"]
+    kind, names = fields["task"]["kind"], fields["task"]["names"]
     parts = [
         f"# {fields['title']}",
-        f"{_PURPOSE[kind].format(count=len(fields['classes']))} ({_listed(fields['classes'])}), trained by inosgd "
+        f"{_PURPOSE[kind].format(count=len(names))} ({_listed(names)}), trained by inosgd "
         f"{fields['inosgd']} with individual privacy budgets.",
         *findings_in_words(fields.get("findings", ())),
         "## Privacy",
@@ -149,7 +149,7 @@ def model_card(fields: Mapping[str, Any]) -> str:
     if privacy.get("owners"):
         parts += ["### Owners", _owner_table(privacy["owners"])]
     if fields.get("evaluation"):
-        parts += ["## Quality on held-out examples", _quality(fields["evaluation"], fields["classes"])]
+        parts += ["## Quality on held-out examples", _quality(fields["evaluation"], names)]
     parts += [
         "## Inputs",
         inputs_in_words(fields["inputs"]),
@@ -180,8 +180,10 @@ def findings_in_words(findings: Sequence[Mapping[str, Any]]) -> list[str]:
     return ["## Before you use it", "\n".join(f"- {_cell(finding['text'])}" for finding in findings)]
 
 
-def inputs_in_words(inputs: Mapping[str, Any]) -> str:
+def inputs_in_words(inputs: Mapping[str, Any] | None) -> str:
     """How raw data become the model's inputs."""
+    if inputs is None:
+        return "Tensors, as the study makes them."
     if inputs["kind"] == "images":
         height, width = inputs["size"]
         colour = "grey" if inputs["channels"] == 1 else "colour"

@@ -19,6 +19,7 @@ from inosgd.report.material import Material, MethodRow, OwnerFacts, by_budget
 from inosgd.report.verdicts import with_verdict
 from inosgd.runs.folder import RunFolder
 from inosgd.study.description import SEEDED
+from inosgd.study.judging import curve_of
 
 STOPPED = "Stopped before its plan was done: what is shown is where it stands."
 
@@ -29,7 +30,7 @@ def read_training(folder: Path) -> Material:
     ledger, plan, description = run.read_ledger(), run.plan(), run.description()
     model = _model_fields(folder)
     label, variant = description.get("method", "training"), plan.variant
-    curve = _curve(run)
+    curve = curve_of(run)
     spent = dict(zip(ledger.table.names, ledger.spent().tolist(), strict=True))
     results = (result_of(plan, curve, label, variant, 0),) if curve else ()
     material = Material(
@@ -84,12 +85,6 @@ def _model_fields(folder: Path) -> dict[str, Any]:
     path = folder / "model" / "model.json"
     fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return fields
-
-
-def _curve(run: RunFolder) -> list[Evaluation]:
-    """The evaluations in which somebody's kind of data was held out; after a resumption the latest of each step."""
-    by_step = {line["step"]: line for line in run.metrics() if line.get("owners")}
-    return [Evaluation.from_json(by_step[step]) for step in sorted(by_step)]
 
 
 def _sentence(plan: Plan, model: dict[str, Any]) -> str:

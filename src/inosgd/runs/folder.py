@@ -1,4 +1,4 @@
-"""Run folders: a training that survives its machine.
+"""Run folders: everything about one training.
 
     run/
       run.json          what was asked for, as the caller describes it
@@ -14,50 +14,29 @@ The folder is private (0700) and comes into being whole. The ledger is the truth
 known to it by digest before it has its name (`inosgd.runs.files`), and a checkpoint counts only if the ledger knows it
 and has not rolled back behind it.
 
-Why a killed run costs nothing twice. A step is on disk in the ledger before its noisy sum exists. A checkpoint is
-written after the step. So after a kill the ledger has every step that the checkpoints have, and perhaps some more,
-whose outcome was only in memory. The resumed run has the model, the optimizer, the step and the state of every
-random stream as they were; it draws the same samples, orders, masks and noise from them, with a seeded source and with
-a secure one, and so computes the same bits as the first time. The ledger compares the streams and terms of each such
-step with its record and charges nothing: one outcome was computed twice. `resume` refuses another plan, and by keyed
-digests other owners, examples or methods: under the same noise, another sum would show its difference from the first.
-What it cannot compare is code, that is the model's forward pass and the loss. Bits are the same on the same machine
-with the same number of threads and processes (`inosgd.distributed` says how often on another number); where rounding
-differs, the first outcome was never seen by anybody, because it died in memory (steps up to a release are never
-computed again).
-
-    with run.lock():
-        state = begin(run, trainer, model, optimizer, SecureSource())       # or resume(run, trainer, model, optimizer)
-        train_durably(run, trainer, state, every=100)
+`RunFolder` reads. Only what `RunFolder.lock` gives, a `LockedRun`, writes. `inosgd.runs.resuming` trains in it.
 """
 
 from __future__ import annotations
 
-import datetime
-import fcntl
 import json
 import os
 import shutil
-import socket
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-
 from inosgd import _validate
-from inosgd.errors import CheckpointError, InosgdError, InvalidArgumentError, RunLockedError
+from inosgd.errors import InvalidArgumentError
 from inosgd.files import read_regular, sha256, sync_folder, write_private
-from inosgd.ledger.ledger import Finding, History, Ledger, LedgerReport, replay, verify_ledger
+from inosgd.ledger.ledger import Ledger, replay
 from inosgd.ledger.records import read_chain
 from inosgd.plan import Plan
 from inosgd.planning.verification import check_spent
-from inosgd.randomness import RandomSource
-from inosgd.runs.checkpoint import Checkpoint, copy_to_peers, erase_keys, read_checkpoint, restore, write_checkpoint
+from inosgd.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from inosgd.runs.files import (
     CHECKPOINTS,
     DESCRIPTION,
@@ -66,32 +45,23 @@ from inosgd.runs.files import (
     METRICS,
     PLANS,
     POSITION,
-    WITH_KEYS,
-    Comparison,
     check_checkpoints_known,
     check_needed,
-    compare,
     complete,
     put,
     read_checkpoints,
     read_known,
 )
-from inosgd.runs.keyed import new_key, training_digests
-from inosgd.training import Callback, Trainer, TrainingState, fit
-from inosgd.training import every as after_every
+from inosgd.runs.keyed import new_key
+from inosgd.runs.lock import check_locked, locked
+from inosgd.training import TrainingState
 
 RUN_FORMAT = 2
-
-MOST_LOOKS = 10
-"""How often files are compared with the ledger while somebody else changes them."""
-
-_held: set[tuple[int, int, int]] = set()
-"""The folders that this process has locked, by `_identity`: a file lock does not keep a process from itself."""
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A folder with everything about one training."""
+    """A folder with everything about one training, to read: nothing here changes it."""
 
     path: Path
 
@@ -177,55 +147,17 @@ class RunFolder:
         check_needed(self.path, self.read_ledger().history)
 
     @contextmanager
-    def lock(self) -> Iterator[RunFolder]:
-        """Inside, nobody else trains or changes this run; the lock ends with the process, however it ends.
-
-        By whatever path, link or mount the folder is reached, it is one folder and has one lock.
+    def lock(self) -> Iterator[LockedRun]:
+        """The run, to write to: inside, nobody else trains or changes it (`inosgd.runs.lock`).
 
         Raises:
             RunLockedError: If somebody is at work here; it says who.
         """
-        path, identity = self.path / "lock", _identity(self.path)
-        if identity in _held:
-            raise _locked(self.path, f"this process ({os.getpid()})")
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(descriptor, "a+", encoding="utf-8") as file:
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                file.seek(0)
-                raise _locked(self.path, file.read().strip() or "another process") from None
-            _sign(file)
-            _held.add(identity)
-            try:
-                yield self
-            finally:
-                _held.discard(identity)
-
-    def require_lock(self) -> None:
-        """Raise unless this process holds the lock."""
-        if _identity(self.path) not in _held:
-            raise InvalidArgumentError(f"run {str(self.path)!r} is not locked: work on it inside `with run.lock():`")
-
-    def open_ledger(self) -> Ledger:
-        """The ledger, to go on with; needs the lock. What a killed process had recorded and not named gets its name.
-
-        Raises:
-            LedgerError: If the ledger cannot be believed, or has lost records.
-            InvalidArgumentError: If a file that training goes on from is not the one that the ledger knows.
-        """
-        self.require_lock()
-        ledger = Ledger.open(self.ledger_path, horizon=self.plan().steps, kept=self.path / POSITION)
-        try:
-            complete(self.path, ledger.history)
-            check_needed(self.path, ledger.history)
-        except BaseException:
-            ledger.close()
-            raise
-        return ledger
+        with locked(self.path):
+            yield LockedRun(self.path)
 
     def read_ledger(self) -> Ledger:
-        """The ledger, to look at; needs no lock and changes nothing."""
+        """The ledger, to look at."""
         return Ledger.read(self.ledger_path)
 
     def plan(self) -> Plan:
@@ -245,19 +177,6 @@ class RunFolder:
     def next_plan(self, plan: Plan) -> dict[str, bytes]:
         """The file for a plan that comes after those there are, by name; `inosgd.runs.files.put` writes it."""
         return {f"{PLANS}/plan-{len(self.plans()) + 1:04d}.json": plan.to_json().encode()}
-
-    def mark_files(self, digests: Mapping[str, str], step: int) -> None:
-        """Tell the ledger of files that are about to get their names, by SHA-256; needs the lock.
-
-        Args:
-            digests: By name, a path below the folder.
-            step: After how many steps they were made.
-        """
-        ledger = self.open_ledger()
-        try:
-            ledger.mark_files(digests, step)
-        finally:
-            ledger.close()
 
     def checkpoints(self) -> list[Checkpoint]:
         """The checkpoints that stand by the ledger, the newest last; ones that are not what it says are left out.
@@ -281,25 +200,12 @@ class RunFolder:
             raise _validate.fail("step", step, f"there are checkpoints after steps {', '.join(map(str, steps))}")
         return found[-1]
 
-    def mark_release(self, step: int | None = None) -> Checkpoint:
-        """Mark a checkpoint, by default the last, as having left the house; needs the lock.
-
-        Call it before the model is handed out: spending up to ``step`` is never given back from then on.
-        """
-        asked = self.checkpoint_at(step) if step is not None else _last(self)
-        chosen = read_checkpoint(asked.path, asked.known)
-        ledger = self.open_ledger()
-        try:
-            ledger.mark_release(chosen.step, chosen.model_digest)
-        finally:
-            ledger.close()
-        return chosen
-
-    def add_metrics(self, step: int, values: Mapping[str, Any]) -> None:
-        """Append one line to the metrics."""
-        descriptor = os.open(self.metrics_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(descriptor, "a", encoding="utf-8") as file:
-            file.write(json.dumps({"step": step, **values}) + "\n")
+    def last_checkpoint(self) -> Checkpoint:
+        """The newest checkpoint."""
+        found = self.checkpoints()
+        if not found:
+            raise InvalidArgumentError(f"run {str(self.path)!r} has no checkpoint yet: train it first")
+        return found[-1]
 
     def metrics(self) -> list[dict[str, Any]]:
         """All metrics, the oldest first; a line that a crash cut short is left out."""
@@ -308,9 +214,88 @@ class RunFolder:
         lines = self.metrics_path.read_text(encoding="utf-8").splitlines(keepends=True)
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
+
+class LockedRun(RunFolder):
+    """A run that this process alone may change, inside the block of `RunFolder.lock`.
+
+    Guarantee:
+        Each method that writes checks that this process holds the lock: after the end of the block, or in a forked
+        process, it raises and changes nothing.
+    """
+
+    @classmethod
+    def of(cls, run: RunFolder | None) -> LockedRun:
+        """``run``, if it is locked; for functions that may be given one that is not."""
+        if run is None:
+            raise InvalidArgumentError("run=None: the first process, or the only one, gives the run that it has locked")
+        if not isinstance(run, cls):
+            raise InvalidArgumentError(
+                f"run {str(run.path)!r} is not locked: give what `with run.lock() as locked:` gives"
+            )
+        check_locked(run.path)
+        return run
+
+    def open_ledger(self) -> Ledger:
+        """The ledger, to go on with. What a killed process had recorded and not named gets its name.
+
+        Raises:
+            LedgerError: If the ledger cannot be believed, or has lost records.
+            InvalidArgumentError: If a file that training goes on from is not the one that the ledger knows.
+        """
+        check_locked(self.path)
+        ledger = Ledger.open(self.ledger_path, horizon=self.plan().steps, kept=self.path / POSITION)
+        try:
+            complete(self.path, ledger.history)
+            check_needed(self.path, ledger.history)
+        except BaseException:
+            ledger.close()
+            raise
+        return ledger
+
+    def mark_files(self, digests: Mapping[str, str], step: int) -> None:
+        """Tell the ledger of files that are about to get their names, by SHA-256.
+
+        Args:
+            digests: By name, a path below the folder.
+            step: After how many steps they were made.
+        """
+        with closing(self.open_ledger()) as ledger:
+            ledger.mark_files(digests, step)
+
+    def mark_release(self, step: int | None = None) -> Checkpoint:
+        """Mark a checkpoint, by default the last, as having left the house.
+
+        Call it before the model is handed out: spending up to ``step`` is never given back from then on.
+        """
+        asked = self.checkpoint_at(step) if step is not None else self.last_checkpoint()
+        chosen = read_checkpoint(asked.path, asked.known)
+        with closing(self.open_ledger()) as ledger:
+            ledger.mark_release(chosen.step, chosen.model_digest)
+        return chosen
+
+    def add_metrics(self, step: int, values: Mapping[str, Any]) -> None:
+        """Append one line to the metrics."""
+        check_locked(self.path)
+        descriptor = os.open(self.metrics_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(descriptor, "a", encoding="utf-8") as file:
+            file.write(json.dumps({"step": step, **values}) + "\n")
+
+    def write_checkpoint(self, state: TrainingState) -> Checkpoint:
+        """Write a checkpoint of ``state``; when this returns, it is on disk and in the state's ledger."""
+        check_locked(self.path)
+        return write_checkpoint(self.checkpoints_path, state)
+
+    def set_aside(self, name: str) -> None:
+        """Hide a checkpoint that cannot be used, without its keys."""
+        check_locked(self.path)
+        path = self.checkpoints_path / name
+        if path.exists():
+            (path / "streams.json").unlink(missing_ok=True)
+            path.rename(path.parent / f".damaged-{name}")
+
     def forget_after(self, step: int) -> None:
-        """Remove the metrics after ``step``, and the checkpoints that no longer stand; needs the lock."""
-        self.require_lock()
+        """Remove the metrics after ``step``, and the checkpoints that no longer stand."""
+        check_locked(self.path)
         kept = [line for line in self.metrics() if line["step"] <= step]
         if self.metrics_path.exists():
             write_private(self.metrics_path, "".join(json.dumps(line) + "\n" for line in kept).encode())
@@ -320,285 +305,15 @@ class RunFolder:
                 shutil.rmtree(path)
 
     def roll_back(self, step: int) -> None:
-        """Give up the steps after the checkpoint at ``step``, which nobody outside has seen; needs the lock.
+        """Give up the steps after the checkpoint at ``step``, which nobody outside has seen.
 
         Raises:
             AlreadyReleasedError: If the model was released after a later step.
         """
         self.checkpoint_at(step)
-        ledger = self.open_ledger()
-        try:
+        with closing(self.open_ledger()) as ledger:
             ledger.mark_rollback(step)
-        finally:
-            ledger.close()
         self.forget_after(step)
-
-
-def begin(
-    run: RunFolder | None,
-    trainer: Trainer,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    source: RandomSource,
-    *,
-    also: Mapping[str, Any] | None = None,
-    data: bytes | None = None,
-) -> TrainingState:
-    """The state before the first step, with a checkpoint of it; needs the lock.
-
-    Args:
-        run: A run that `RunFolder.create` made for ``trainer.plan``. On many processes the first has it, and the others
-            give None.
-        trainer: What does not change.
-        model: Initialised.
-        optimizer: Of the model's parameters.
-        source: Randomness; `SecureSource` for a model that leaves the house.
-        also: Whatever else changes with the steps and has a ``state_dict``, by name.
-        data: What stands for the examples when `resume` asks whether they are the same, such as checksums of their
-            files; without it, all of them are read, here and there.
-    """
-    with trainer.peers.together():
-        ledger = _new_ledger(_given(run), trainer, data) if trainer.peers.first else None
-    state = TrainingState.start(trainer, model, optimizer, source, ledger, also)
-    with trainer.peers.together():
-        if trainer.peers.first:
-            write_checkpoint(_given(run).checkpoints_path, state)
-    return state
-
-
-def _given(run: RunFolder | None) -> RunFolder:
-    if run is None:
-        raise InvalidArgumentError("run=None: the first process, or the only one, gives the run folder")
-    return run
-
-
-def _new_ledger(run: RunFolder, trainer: Trainer, data: bytes | None) -> Ledger:
-    ledger = run.open_ledger()
-    try:
-        if ledger.steps or run.checkpoints():
-            raise InvalidArgumentError(f"run {str(run.path)!r} has begun already: resume it")
-        _check_same_training(run, trainer, ledger, data)
-    except BaseException:
-        ledger.close()
-        raise
-    return ledger
-
-
-def _check_same_training(run: RunFolder, trainer: Trainer, ledger: Ledger, data: bytes | None) -> None:
-    """Raise unless the run was begun with this plan, these owners and examples and this method; record new ones."""
-    if sha256(trainer.plan.to_json().encode()) != ledger.plan:
-        raise InvalidArgumentError("plan: it is not the one that the run goes by; build the trainer for run.plan()")
-    found, recorded = training_digests(run.data_key(), trainer, data), ledger.history.data
-    for what, digest in found.items():
-        if recorded.get(what, digest) != digest:
-            raise InvalidArgumentError(
-                f"{what}: not what run {str(run.path)!r} was begun with, and noise of steps that were recorded would "
-                f"cover something else; resume with the same {what}, or train anew"
-            )
-    if recorded != found:
-        ledger.mark_data(found)
-
-
-@dataclass(frozen=True)
-class Resumed:
-    """A restored state, and what there is to say about it: a torn record, a damaged checkpoint, replayed steps."""
-
-    state: TrainingState
-    messages: tuple[str, ...]
-
-
-def resume(
-    run: RunFolder,
-    trainer: Trainer,
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    source: RandomSource | None = None,
-    *,
-    also: Mapping[str, Any] | None = None,
-    data: bytes | None = None,
-) -> Resumed:
-    """The state at the last good checkpoint; needs the lock, in the first process.
-
-    A newest checkpoint that is not the one that the ledger knows (damaged, forged, older, missing) is set aside, which
-    is recorded, and the one before it is used. A run that was killed before its first
-    checkpoint begins again, from ``model`` and ``source`` as they are given. After a change of budgets the streams
-    are new ones: noise of steps that were given up is never used again under other terms.
-
-    On many processes all call it, and they need not be as many as before. The first restores, and sends its state to
-    the others, which read no more of the run than its ledger.
-
-    Args:
-        run: What was begun.
-        trainer: For ``run.plan()``, with the examples, owners and method of the run; another is refused.
-        model: Of the same architecture.
-        optimizer: Of the same class.
-        source: For a run that was not begun yet.
-        also: Whatever else was saved.
-        data: As `begin` was given.
-
-    Raises:
-        InvalidArgumentError: If ``trainer`` is another training, or a file of the run is not what the ledger knows.
-        LedgerError: If the ledger cannot be believed, or has lost records that a checkpoint knows of.
-        CheckpointError: If no checkpoint can be used, or it does not fit ``model`` or ``optimizer``.
-    """
-    peers = trainer.peers
-    with peers.together():
-        ledger = run.open_ledger() if peers.first else Ledger.in_memory(run.ledger_path, horizon=trainer.plan.steps)
-    try:
-        state = TrainingState.start(trainer, model, optimizer, source or peers.source(), ledger, also)
-        with peers.together():
-            if peers.first:
-                _check_same_training(run, trainer, ledger, data)
-            messages = _restored(run, state, source) if peers.first else []
-        copy_to_peers(peers, state)
-    except BaseException:
-        ledger.close()
-        raise
-    return Resumed(state, (*ledger.messages, *messages))
-
-
-def _restored(run: RunFolder, state: TrainingState, source: RandomSource | None) -> list[str]:
-    """Bring ``state`` to the last good checkpoint, and say what there is to say about it."""
-    run.checkpoints()  # raises if there is one that the ledger does not know
-    history, messages = state.ledger.history, []
-    checkpoint, spoiled = _newest_whole(run, history)
-    if checkpoint is None:
-        _check_unbegun(run, state.ledger, source)
-    else:
-        _check_not_behind_release(checkpoint, state.ledger)
-        restore(checkpoint, state)
-        _renew_after_change(checkpoint, state, source)
-    messages += _set_aside(run, state.ledger, spoiled)
-    run.forget_after(state.step)
-    messages += _replay_message(state)
-    if checkpoint is None or checkpoint.known.record < history.returned:
-        write_checkpoint(run.checkpoints_path, state)
-    return messages
-
-
-def train_durably(
-    run: RunFolder | None,
-    trainer: Trainer,
-    state: TrainingState,
-    *,
-    every: int,
-    steps: int | None = None,
-    callbacks: Sequence[Callback] = (),
-    progress: bool = False,
-) -> TrainingState:
-    """Take ``steps`` steps, by default all that are left, with a checkpoint after each ``every`` and at the end.
-
-    Needs the lock. Callbacks run before the checkpoint of their step, so what they change of ``state`` is in it. Once
-    the plan is finished and its last checkpoint is whole, no checkpoint keeps a key of its random streams. On many
-    processes all call it, and the first, which holds the lock, writes.
-    """
-    if not trainer.peers.first:
-        return fit(trainer, state, steps=steps, callbacks=callbacks)
-    folder = _given(run)
-    folder.require_lock()
-    recent = folder.checkpoints()
-
-    def erase() -> None:
-        while len(recent) > WITH_KEYS:
-            erase_keys(recent.pop(0))
-
-    def save(at: TrainingState) -> None:
-        recent.append(write_checkpoint(folder.checkpoints_path, at))
-        erase()
-
-    erase()  # what a killed process had not come to
-    fit(trainer, state, steps=steps, callbacks=[*callbacks, after_every(every, save)], progress=progress)
-    if state.step % every:
-        save(state)
-    if state.step == trainer.plan.steps:
-        for checkpoint in folder.checkpoints():
-            erase_keys(checkpoint)
-    return state
-
-
-def verify_run(run: RunFolder) -> LedgerReport:
-    """`verify_ledger`, and: every file of the run is what the ledger says, and nothing is missing at its end.
-
-    Changes nothing and needs no lock. What a process may have left that was killed is a note, not a finding, but for
-    keys of random streams that should be erased by now.
-    """
-    report = verify_ledger(run.ledger_path)
-    if not report.good:
-        return report
-    try:
-        seen = _compared(run, run.plan().steps)
-    except InosgdError as error:
-        seen = _compared(run, None)
-        if not seen.findings:
-            seen = Comparison((Finding(None, str(error)),), seen.notes)
-    return replace(report, findings=seen.findings, notes=(*report.notes, *seen.notes))
-
-
-def _compared(run: RunFolder, planned: int | None) -> Comparison:
-    """What is wrong at two looks: a training that goes on meanwhile may be in the middle of something at one."""
-    seen = compare(run.path, planned)
-    for _ in range(MOST_LOOKS):
-        before, seen = seen, compare(run.path, planned) if seen.findings else seen
-        if seen.findings == before.findings:
-            break
-    return seen
-
-
-def _newest_whole(run: RunFolder, history: History) -> tuple[Checkpoint | None, dict[str, str]]:
-    """The newest checkpoint that is what the ledger says; by name, why newer ones are not, and missing older ones."""
-    spoiled: dict[str, str] = {}
-    whole = None
-    for known in reversed(history.in_order()):
-        path = run.checkpoints_path / known.name
-        if whole is None or not path.exists():
-            try:
-                whole = read_checkpoint(path, known)
-            except CheckpointError as error:
-                spoiled[known.name] = str(error)
-    return whole, spoiled
-
-
-def _set_aside(run: RunFolder, ledger: Ledger, spoiled: Mapping[str, str]) -> list[str]:
-    """Hide checkpoints that cannot be used, without their keys, and record that they are lost."""
-    for name in spoiled:
-        path = run.checkpoints_path / name
-        if path.exists():
-            (path / "streams.json").unlink(missing_ok=True)
-            path.rename(path.parent / f".damaged-{name}")
-        ledger.mark_lost(name)
-    return [f"{why}; it was set aside" for why in spoiled.values()]
-
-
-def _check_unbegun(run: RunFolder, ledger: Ledger, source: RandomSource | None) -> None:
-    if ledger.steps:
-        raise CheckpointError(
-            f"run {str(run.path)!r} has {ledger.steps} recorded steps and no whole checkpoint; restore one from a copy"
-        )
-    if source is None:
-        raise CheckpointError(f"run {str(run.path)!r} has no checkpoint and has not begun: begin it, or give a source")
-
-
-def _check_not_behind_release(checkpoint: Checkpoint, ledger: Ledger) -> None:
-    """Steps that were released are not computed again: on another machine rounding would differ under equal noise."""
-    if checkpoint.step < ledger.released:
-        raise CheckpointError(
-            f"the model was released after step {ledger.released}, and the last whole checkpoint is after step "
-            f"{checkpoint.step}; restore the checkpoint of the release from a copy"
-        )
-
-
-def _renew_after_change(checkpoint: Checkpoint, state: TrainingState, source: RandomSource | None) -> None:
-    """New random streams, if the ledger has a change or rollback that the checkpoint does not know of."""
-    last = state.ledger.history.returned
-    if checkpoint.known.record < last:
-        state.streams = state.streams.renewed(f"after record {last}", source)
-
-
-def _replay_message(state: TrainingState) -> list[str]:
-    again = state.ledger.steps - state.step
-    if again == 0:
-        return []
-    return [f"{again} recorded steps after the checkpoint are computed again with the same draws and noise, at no cost"]
 
 
 def _fill(run: RunFolder, description: Mapping[str, Any], plan: Plan, key: bytes) -> None:
@@ -607,36 +322,6 @@ def _fill(run: RunFolder, description: Mapping[str, Any], plan: Plan, key: bytes
     fields = {"format": RUN_FORMAT, "version": version("inosgd"), "description": dict(description)}
     described, first = json.dumps(fields, indent=1, allow_nan=False).encode(), run.next_plan(plan)
     digest = sha256(plan.to_json().encode())
-    ledger = Ledger(plan.table, plan.accountant, run.ledger_path, plan=digest, kept=run.path / POSITION)
-    try:
+    made = Ledger(plan.table, plan.accountant, run.ledger_path, plan=digest, kept=run.path / POSITION)
+    with closing(made) as ledger:
         put(run.path, ledger, {DESCRIPTION: described, KEY: key, **first})
-    finally:
-        ledger.close()
-
-
-def _identity(folder: Path) -> tuple[int, int, int]:
-    """This process and the folder itself, whatever path leads to it; a forked process holds no lock."""
-    try:
-        found = folder.stat()
-    except FileNotFoundError:
-        raise InvalidArgumentError(f"path={str(folder)!r}: there is no run; give the folder of one") from None
-    return os.getpid(), found.st_dev, found.st_ino
-
-
-def _sign(file: Any) -> None:
-    file.seek(0)
-    file.truncate()
-    now = datetime.datetime.now().astimezone().isoformat(timespec="seconds")
-    file.write(f"process {os.getpid()} on {socket.gethostname()} since {now}\n")
-    file.flush()
-
-
-def _locked(path: Path, holder: str) -> RunLockedError:
-    return RunLockedError(f"run {str(path)!r} is in use by {holder}; wait for it to end, or end it", holder)
-
-
-def _last(run: RunFolder) -> Checkpoint:
-    found = run.checkpoints()
-    if not found:
-        raise InvalidArgumentError(f"run {str(run.path)!r} has no checkpoint yet: train it first")
-    return found[-1]

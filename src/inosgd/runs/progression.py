@@ -14,7 +14,7 @@ Guarantee:
     judges every further step anew. Steps up to a release always stand.
 
 What rolling back rests on: the steps that are given up were seen by nobody outside. Whoever lets a model out, or
-figures computed from it, marks the release *before* (`RunFolder.mark_release`). After any change the random streams
+figures computed from it, marks the release *before* (`LockedRun.mark_release`). After any change the random streams
 are new, so that noise of a step that was given up never covers another sum.
 
 What a change may depend on: budgets are public and are taken not to be chosen in view of what the model shows of
@@ -25,6 +25,7 @@ the data. Where they are, use the Rényi accountant: its sums remain bounds if l
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -42,7 +43,7 @@ from inosgd.plan_config import PlanConfig
 from inosgd.planning import make_plan
 from inosgd.runs.checkpoint import Checkpoint, read_checkpoint
 from inosgd.runs.files import put
-from inosgd.runs.folder import RunFolder
+from inosgd.runs.folder import LockedRun, RunFolder
 from inosgd.shown import rounded_up
 
 LEAST_LEFT = 1e-3
@@ -132,23 +133,22 @@ def propose(run: RunFolder, changes: Changes, config: PlanConfig | None = None, 
     return past.proposal(action, _reason(past, step, plan), step, plan, resting)
 
 
-def carry_out(run: RunFolder, proposal: Proposal, files: Mapping[str, bytes] | None = None) -> None:
-    """Do what was proposed: write the plan and the ledger's record, remove what no longer stands. Needs the lock.
+def carry_out(run: LockedRun, proposal: Proposal, files: Mapping[str, bytes] | None = None) -> None:
+    """Do what was proposed: write the plan and the ledger's record, remove what no longer stands.
 
     The record in the ledger is the moment at which it happens; killed before it, nothing has, and killed after it,
     the rest is done by the next `inosgd.runs.resume`. For "stop", the ledger refuses further steps until a later
     proposal is carried out. To go on: build the training for ``run.plan()`` and resume.
 
     Args:
-        run: The run that was looked at.
+        run: The run that was looked at, locked.
         proposal: What `propose` returned for it.
         files: What else to write into the run folder before, by name; see `inosgd.runs.files.put`.
 
     Raises:
         InvalidArgumentError: If the ledger has moved on since the proposal; propose again.
     """
-    ledger = run.open_ledger()
-    try:
+    with closing(LockedRun.of(run).open_ledger()) as ledger:
         if ledger.position != proposal.position:
             raise InvalidArgumentError("proposal: the run has moved on since it was made; propose again")
         plan = {} if proposal.plan is None else run.next_plan(proposal.plan)
@@ -157,8 +157,6 @@ def carry_out(run: RunFolder, proposal: Proposal, files: Mapping[str, bytes] | N
             ledger.mark_stop(proposal.reason, proposal.table)
         else:
             ledger.mark_change(proposal.step, proposal.table, *map(sha256, plan.values()))
-    finally:
-        ledger.close()
     if proposal.plan is not None:
         run.forget_after(proposal.step)
 

@@ -2,8 +2,8 @@
 
     prepared = prepare(study)                        # reads, checks, plans and builds; writes nothing
     run = create_run(Path("run"), prepared)
-    with run.lock():
-        finish(run, prepared, begin_training(run, prepared), every=100)
+    with run.lock() as locked:
+        finish(locked, prepared, begin_training(locked, prepared), every=100)
 
 On many processes (`inosgd.distributed`) each prepares and begins, and the first alone has a run folder and writes.
 
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,8 +28,10 @@ from torch import nn
 
 from inosgd._arrays import FloatArray
 from inosgd.analysis.evaluation import Evaluation
+from inosgd.analysis.findings import Finding, findings
 from inosgd.distributed import ALONE, Peers
 from inosgd.errors import InvalidArgumentError
+from inosgd.gradients import parameter_count
 from inosgd.masks import torch_seeded_by
 from inosgd.models.saved import load_weights, save_model
 from inosgd.owners import OwnerTable
@@ -37,14 +39,15 @@ from inosgd.plan import Plan
 from inosgd.randomness import RandomSource, SeededSource
 from inosgd.runs.checkpoint import Checkpoint
 from inosgd.runs.files import MODEL
-from inosgd.runs.folder import Resumed, RunFolder, begin, resume, train_durably
+from inosgd.runs.folder import LockedRun, RunFolder
 from inosgd.runs.keyed import new_key
+from inosgd.runs.resuming import Resumed, begin, resume, train_durably
 from inosgd.study.building import Built, build
 from inosgd.study.config import plan_for
 from inosgd.study.description import describe, warnings_of
 from inosgd.study.fingerprints import fingerprints_of, keyed, refuse_changes
 from inosgd.study.joining import brought_to, restricted, with_joined
-from inosgd.study.judging import judge
+from inosgd.study.judging import curve_of, judge
 from inosgd.study.study import Study, StudyData
 from inosgd.training import Trainer, TrainingState, fit, model_digest
 from inosgd.training import every as after_every
@@ -82,13 +85,14 @@ class Prepared:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """A finished training: where the model is, what every owner spent, and how the model does on held-out examples."""
+    """A finished training: where the model is, what every owner spent, how the model does, and what to know first."""
 
     model: Path
     steps: int
     table: OwnerTable
     spent: FloatArray
     evaluation: Evaluation | None
+    findings: tuple[Finding, ...] = ()
 
 
 def prepare(study: Study, *, peers: Peers = ALONE) -> Prepared:
@@ -114,15 +118,15 @@ def create_run(path: Path, prepared: Prepared) -> RunFolder:
     return RunFolder.create(path, description, prepared.trainer.plan, key=key)
 
 
-def begin_training(run: RunFolder | None, prepared: Prepared) -> TrainingState:
-    """The state before the first step; needs the lock. Processes other than the first have no ``run``."""
+def begin_training(run: LockedRun | None, prepared: Prepared) -> TrainingState:
+    """The state before the first step. Processes other than the first have no ``run``."""
     source, data = _agreed_source(prepared), _data(prepared)
     built = prepared.built
     return begin(run, built.trainer, built.model, built.optimizer, source, data=data)
 
 
 def resume_training(run: RunFolder, prepared: Prepared) -> Resumed:
-    """The state at the last good checkpoint; needs the lock, in the first process."""
+    """The state at the last good checkpoint; in the first process, or the only one, ``run`` is locked."""
     source, data = _agreed_source(prepared), _data(prepared)
     built = prepared.built
     return resume(run, built.trainer, built.model, built.optimizer, source, data=data)
@@ -169,8 +173,8 @@ def run_description(run: RunFolder) -> dict[str, Any]:
     return description
 
 
-def finish(run: RunFolder, prepared: Prepared, state: TrainingState, *, every: int, progress: bool = False) -> Outcome:
-    """Take all steps that are left, judge the model by held-out examples, and save it; needs the lock.
+def finish(run: LockedRun, prepared: Prepared, state: TrainingState, *, every: int, progress: bool = False) -> Outcome:
+    """Take all steps that are left, judge the model by held-out examples, and save it.
 
     The model is judged as often as the study says, by default with every checkpoint, and at the end.
     """
@@ -188,10 +192,10 @@ def finish(run: RunFolder, prepared: Prepared, state: TrainingState, *, every: i
     def announce(digests: dict[str, str]) -> None:
         run.mark_files({f"{MODEL}/{name}": digest for name, digest in digests.items()}, state.step)
 
-    outcome = save_outcome(prepared, run.path / MODEL, state.model, state.step, state.ledger.table, spent, announce)
     if all(line["step"] != state.step for line in run.metrics()):
-        _keep(run, outcome.evaluation)
-    return outcome
+        _keep(run, _judged(prepared, state.model, state.step))
+    table, curve = state.ledger.table, curve_of(run)
+    return save_outcome(prepared, run.path / MODEL, state.model, state.step, table, spent, curve, announce)
 
 
 def follow(prepared: Prepared, state: TrainingState) -> None:
@@ -212,20 +216,25 @@ def save_outcome(
     steps: int,
     table: OwnerTable,
     spent: FloatArray,
+    curve: Sequence[Evaluation],
     announce: Callable[[dict[str, str]], None] | None = None,
 ) -> Outcome:
-    """Judge the model by held-out examples and save it with its card in ``folder``; see `inosgd.models.saved`."""
-    evaluation = _judged(prepared, model, steps)
-    description = describe(prepared.study, prepared.data, table=table, spent=spent, steps=steps, evaluation=evaluation)
+    """Save a model that was judged along ``curve`` with its card in ``folder``; see `inosgd.models.saved`."""
+    study, data, evaluation = prepared.study, prepared.data, curve[-1] if curve else None
+    found = findings(curve, data.task.names, prepared.trainer.plan, parameter_count(model))
+    description = describe(study, data, table=table, spent=spent, steps=steps, evaluation=evaluation, findings=found)
     save_model(folder, model, description, announce)
-    return Outcome(folder, steps, table, spent, evaluation)
+    return Outcome(folder, steps, table, spent, evaluation, found)
 
 
 def save_checkpoint(run: RunFolder, prepared: Prepared, checkpoint: Checkpoint, folder: Path) -> Outcome:
     """Write the model of a checkpoint with its card into ``folder``."""
     ledger = run.read_ledger()
     model = load_weights(checkpoint.path, prepared.built.model)
-    return save_outcome(prepared, folder, model, checkpoint.step, ledger.table, ledger.spent(checkpoint.step))
+    spent, judged = ledger.spent(checkpoint.step), _judged(prepared, model, checkpoint.step)
+    curve = [point for point in curve_of(run) if point.step < checkpoint.step]
+    curve += [] if judged is None else [judged]
+    return save_outcome(prepared, folder, model, checkpoint.step, ledger.table, spent, curve)
 
 
 def _judged(prepared: Prepared, model: nn.Module, step: int) -> Evaluation | None:
@@ -234,7 +243,7 @@ def _judged(prepared: Prepared, model: nn.Module, step: int) -> Evaluation | Non
     return None if data.held_out is None else judge(data, model, step, measure=at_end)
 
 
-def forget_model(run: RunFolder) -> None:
+def forget_model(run: LockedRun) -> None:
     """Remove the saved model and the report about it, because steps that it has seen are about to be given up."""
     shutil.rmtree(run.path / MODEL, ignore_errors=True)
     (run.path / REPORT).unlink(missing_ok=True)
@@ -261,7 +270,7 @@ def _check_delta(study: Study, table: OwnerTable) -> None:
         raise study.file.error("budgets.delta", *large)
 
 
-def _keep(run: RunFolder, evaluation: Evaluation | None) -> None:
+def _keep(run: LockedRun, evaluation: Evaluation | None) -> None:
     """Add an evaluation to the metrics."""
     if evaluation is not None:
         run.add_metrics(evaluation.step, {key: each for key, each in evaluation.to_json().items() if key != "step"})
