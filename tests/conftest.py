@@ -7,6 +7,9 @@ import os
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 
+# Some virtual machines announce AMX and end the process that uses it, as torch does for bfloat16.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+
 # Reproducible in CI, and machines may be slow: an example has no deadline. A failure is reported as it was found:
 # making it smaller takes minutes where one example takes seconds, and `--hypothesis-profile=shrink` does it.
 PROFILE = {"deadline": None, "derandomize": True, "suppress_health_check": [HealthCheck.too_slow]}
