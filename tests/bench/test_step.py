@@ -43,7 +43,7 @@ def test_weights_of_the_two_methods():
     assert weights[-1] == 1
 
 
-def test_result_is_json_with_ratios():
+def test_result_is_json_with_ratios(in_this_process):
     result = bench_step(
         ["mlp"], ["engine", "plain-channels-last", "reference"], repeats=2, memory=False, ino_over_idp=False
     )
@@ -61,7 +61,14 @@ def test_result_is_json_with_ratios():
 def test_memory_is_measured_in_another_process():
     plain, engine = (peak_memory("lstm", method) for method in ("plain", "engine"))
     assert 2**20 < engine < 3 * plain
-    with pytest.raises(InosgdError, match="plain-channels-last on mlp"):
+
+
+def test_the_memory_of_a_method_that_cannot_train_a_model(monkeypatch):
+    def failing(*given):
+        raise InosgdError(f"no {given}")
+
+    monkeypatch.setattr("inosgd.bench.memory.in_new_process", failing)
+    with pytest.raises(InosgdError, match=r"memory of plain-channels-last on mlp: no .*'measure', 'mlp'"):
         peak_memory("mlp", "plain-channels-last")
 
 

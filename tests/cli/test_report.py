@@ -25,7 +25,7 @@ def folder(made, tmp_path):
 
 
 def test_compare_ends_in_a_report(inosgd, tmp_path):
-    outcome = inosgd(*COMPARE, "--out", "run")
+    outcome = inosgd(*COMPARE, "--study", "breast-cancer", "--out", "run")
     assert "Report: run/report.html" in outcome.out
     text = (tmp_path / "run" / "report.html").read_text()
     assert "The condition of Thm. 3.1" in text
