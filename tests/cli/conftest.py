@@ -23,9 +23,8 @@ class Outcome:
 
 
 @pytest.fixture
-def inosgd(monkeypatch, capsys, tmp_path, tmp_path_factory):
+def inosgd(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("COLUMNS", "200")
 
     def run(*arguments: object) -> Outcome:
@@ -49,7 +48,6 @@ def inosgd_once(tmp_path_factory):
         out, err = io.StringIO(), io.StringIO()
         with pytest.MonkeyPatch.context() as patched, redirect_stdout(out), redirect_stderr(err):
             patched.chdir(folder)
-            patched.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
             patched.setattr(sys, "argv", ["inosgd", *map(str, arguments)])
             try:
                 main()

@@ -44,7 +44,7 @@ def test_every_variant_keeps_budgets_and_hits_its_targets(variant, accountant):
 
 
 def test_verification_would_catch_a_plan_that_spends_too_much():
-    plan = make_plan(MNIST, steps=100, variant="scale", expected_batch_size=512, clipping_threshold=1.0)
+    plan = make_plan(MNIST, steps=100, variant="scale", expected_batch_size=512, clipping_threshold=1.0, verify=False)
     greedy = plan.at(0).clipping_thresholds * 1.01
     terms = Terms.for_owners(MNIST, plan.at(0).sampling_rates, greedy, plan.at(0).noise_scale)
     broken = Plan(MNIST, (Phase(100, terms),), "scale", "pld", plan.spent)
@@ -103,7 +103,7 @@ def test_renyi_rates_that_swing_around_the_expected_batch_still_reach_it():
         assert plan.at(0).expected_batch_size == pytest.approx(batch, rel=3e-3)
 
 
-@given(
+problems = given(
     epsilons=budgets,
     steps=st.integers(1, 3000),
     share=st.floats(0.002, 0.6),
@@ -111,8 +111,22 @@ def test_renyi_rates_that_swing_around_the_expected_batch_still_reach_it():
     accountant=st.sampled_from(["pld", "rdp"]),
     delta=st.sampled_from([1e-4, 1e-5, 1e-7]),
 )
-@settings(max_examples=16)
-def test_random_problems_are_within_budget_by_a_fresh_accountant(epsilons, steps, share, variant, accountant, delta):
+
+
+@problems
+@settings(max_examples=5)
+def test_random_problems_are_within_budget_by_a_fresh_accountant(**problem):
+    check_problem(**problem)
+
+
+@pytest.mark.long
+@problems
+@settings(max_examples=100)
+def test_many_random_problems_are_within_budget_by_a_fresh_accountant(**problem):
+    check_problem(**problem)
+
+
+def check_problem(epsilons, steps, share, variant, accountant, delta):
     owners = table(epsilons, delta=delta, sizes=[200] * len(epsilons))
     plan = make_plan(
         owners,
@@ -134,9 +148,24 @@ def test_random_problems_are_within_budget_by_a_fresh_accountant(epsilons, steps
         assert plan.spent[strictest] >= owners.epsilons[strictest] * (1 - LARGEST_SLACK)
 
 
-@given(epsilons=st.lists(st.floats(0.1, 10.0), min_size=2, max_size=8, unique=True), steps=st.sampled_from([10, 300]))
-@settings(max_examples=6)
+def distinct_budgets(most):
+    return st.lists(st.floats(0.1, 10.0), min_size=2, max_size=most, unique=True)
+
+
+@given(epsilons=distinct_budgets(3), steps=st.sampled_from([10, 300]))
+@settings(max_examples=3)
 def test_a_larger_budget_never_gets_less(epsilons, steps):
+    check_monotone(epsilons, steps)
+
+
+@pytest.mark.long
+@given(epsilons=distinct_budgets(8), steps=st.sampled_from([10, 300]))
+@settings(max_examples=50)
+def test_a_larger_budget_never_gets_less_in_many_problems(epsilons, steps):
+    check_monotone(epsilons, steps)
+
+
+def check_monotone(epsilons, steps):
     owners = table(sorted(epsilons))
     settings = {"steps": steps, "expected_batch_size": 0.1 * 100 * len(epsilons), "clipping_threshold": 1.0}
     rates = make_plan(owners, variant="sample", verify=False, **settings).at(0).sampling_rates

@@ -13,6 +13,7 @@ from inosgd.compare.comparison import compare, summarize, verdict
 from inosgd.compare.entrant import entrants
 from inosgd.compare.results import GroupTerms, Result
 from inosgd.method import method_named
+from inosgd.parallel.workers import Workers
 from inosgd.report.material import Material, MethodRow, OwnerFacts, main_labels
 from inosgd.report.verdicts import with_verdict
 from inosgd.study.built_in import DIGITS
@@ -131,7 +132,7 @@ def write_comparison(folder: Path) -> Path:
     """What ``inosgd compare`` writes, of the digits study with six steps and two methods."""
     study = dataclasses.replace(DIGITS, settings=dataclasses.replace(DIGITS.settings, steps=6, accountant="rdp"))
     entered = entrants([method_named(name) for name in ("idp-sgd", "ino-sgd")], "sample")
-    runs = list(compare(study, entered, range(2), folder))
+    runs = list(compare(study, entered, range(2), folder, Workers(jobs=1)))
     summaries = summarize(runs)
     summary = {
         "study": study.name,
