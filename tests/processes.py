@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -26,7 +27,9 @@ def forked(function: Callable[..., None], *arguments: Any) -> Iterator[tuple[Con
     context = multiprocessing.get_context("fork")
     here, there = context.Pipe()
     process = context.Process(target=function, args=(there, *arguments), daemon=True)
-    process.start()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn where there are other threads
+        process.start()
     there.close()
     try:
         yield here, process

@@ -406,6 +406,7 @@ def test_verification_recomputes_with_dp_accounting(run):
     assert isinstance(Ledger.read(run.ledger_path), Ledger)
 
 
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.long)])
 def test_some_kills_at_random_instants(kills, monkeypatch, capsys):
     """checks/kills.py, which says what it checks and exits with what is wrong."""
