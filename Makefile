@@ -4,13 +4,17 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: compare test lint bench docs evidence setup setup-browser clean
+.PHONY: compare test test-long lint bench docs evidence setup setup-browser clean
 
 compare: $(READY)
 	$(BIN)/inosgd compare
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
+
+# The thorough forms of checks, which `make test` has short forms of.
+test-long: $(READY)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m long
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -31,7 +35,7 @@ evidence: $(READY)
 
 setup: $(READY)
 
-# Reports are tested in a real browser; without one those tests are skipped with a reason.
+# Reports are tested in a real browser; without one those tests are skipped with a reason. CI has one.
 setup-browser:
 	command -v chromium && command -v chromedriver || \
 	    { apt-get update && apt-get install --yes --no-install-recommends chromium chromium-driver; }

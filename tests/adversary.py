@@ -16,7 +16,6 @@ gradients are; an example alone against the empty batch is compared too, which s
 from __future__ import annotations
 
 import math
-import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,8 +35,7 @@ from inosgd import training
 from inosgd.clipping import AutoClipping, Clipping, FlatClipping
 from inosgd.errors import InosgdError
 from inosgd.gradients import BookkeepingEngine, GradientEngine, ReferenceEngine
-from inosgd.gradients.compiling import SWITCH, compiled
-from inosgd.gradients.rules import chain_kernel
+from inosgd.gradients.rules import chain_kernel, sums
 from inosgd.importance import BetaTail, FunctionTail, Importance, StepTail, Tail, importance_weights
 from inosgd.mechanism import BoundedSum
 from inosgd.method import Method
@@ -447,7 +445,7 @@ class Reached(NamedTuple):
 @lru_cache(maxsize=16)
 def reached(case: Case, settings: Settings = CORRECT) -> Reached:
     """The outcome of a case, with the data that it took."""
-    with np.errstate(all="ignore"), _threads(case.threads), _kernel(case.kernel):
+    with np.errstate(all="ignore"), _threads(case.threads), _kernels(case.kernel):
         if not case.turned:
             batch = data_of(case)
         else:
@@ -538,26 +536,13 @@ def _threads(count: int) -> Iterator[None]:
 
 
 @contextmanager
-def _kernel(wanted: bool) -> Iterator[None]:
-    """With the compiled kernel, or without it."""
-    before = os.environ.get(SWITCH)
+def _kernels(wanted: bool) -> Iterator[None]:
+    """With compiled kernels, or without them."""
     if wanted:
         yield
         return
-    os.environ[SWITCH] = "0"
-    _forget_kernel()
-    try:
+    with patch.object(chain_kernel, "kernel", lambda _: None), patch.object(sums, "kernel", lambda: None):
         yield
-    finally:
-        del os.environ[SWITCH]
-        if before is not None:
-            os.environ[SWITCH] = before
-        _forget_kernel()
-
-
-def _forget_kernel() -> None:
-    compiled.cache_clear()
-    chain_kernel.kernel.cache_clear()
 
 
 # The search -----------------------------------------------------------------------------------------------------------

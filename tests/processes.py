@@ -1,4 +1,4 @@
-"""Processes that meet over gloo and run functions of a test module: started once, used for many cases."""
+"""Processes for tests: some that meet over gloo and run many functions, and one that a test forks off for itself."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import tempfile
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -15,6 +16,27 @@ from typing import Any
 PATIENCE = 120
 PRELOADED = ["tests.test_distributed", "torch._dynamo", __name__]
 """Imported once, before the processes fork off; torch loads ``_dynamo`` with the first optimizer."""
+
+
+@contextmanager
+def forked(function: Callable[..., None], *arguments: Any) -> Iterator[tuple[Connection, multiprocessing.Process]]:
+    """A process that runs ``function(pipe, *arguments)``, and the pipe's other end; killed at the end of the block.
+
+    It has all that is imported here, which a new Python would take seconds to import.
+    """
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    process = context.Process(target=function, args=(there, *arguments), daemon=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn where there are other threads
+        process.start()
+    there.close()
+    try:
+        yield here, process
+    finally:
+        process.kill()
+        process.join()
+        here.close()
 
 
 class Crew:

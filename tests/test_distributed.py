@@ -161,6 +161,11 @@ EVERY_ORDER = [
     for order in ORDERS
     for dtype in (torch.float64, torch.float32)
 ]
+EACH_ORDER = [
+    *(Case(method, dtype=dtype) for method in METHODS for dtype in (torch.float64, torch.float32)),
+    *(Case(order=order) for order in ORDERS),
+]
+"""Every method, every type and every order: with importance, which is what an order is for."""
 SPECIAL = {
     "often empty": Case(rates=(0.005, 0.01)),
     "always empty": Case(rates=(1e-12, 1e-12)),
@@ -183,11 +188,12 @@ def tolerance(case: Case) -> float:
     return 1e-12 if case.dtype == torch.float64 else 2e-5
 
 
+@pytest.mark.parametrize("cases", [EACH_ORDER, pytest.param(EVERY_ORDER, marks=pytest.mark.long)], ids=["each", "all"])
 @pytest.mark.parametrize("size", [2, 4])
-def test_many_processes_train_as_one_with_every_method_and_order(crew, size):
-    several = answers(crew, trained_by, size, EVERY_ORDER)
+def test_many_processes_train_as_one_with_every_method_and_order(crew, size, cases):
+    several = answers(crew, trained_by, size, cases)
     assert len(several) == size
-    for index, case in enumerate(EVERY_ORDER):
+    for index, case in enumerate(cases):
         expected, steps, spent, sizes = alone(case)
         for mine in several:
             np.testing.assert_allclose(mine[index][0], expected, rtol=0, atol=tolerance(case), err_msg=str(case))

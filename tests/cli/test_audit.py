@@ -11,7 +11,7 @@ from inosgd.audit.practice import honest
 from inosgd.report import read_runs
 from inosgd.report.tables import all_tables
 
-LIRA = ("audit", "lira", "breast-cancer", "--models", 16, "--steps", 5, "--jobs", 1)
+LIRA = ("audit", "lira", "breast-cancer", "--models", 16, "--steps", 3, "--jobs", 1)
 CANARY = ("audit", "canary", "breast-cancer", "--runs", 12, "--canaries", 200, "--steps", 5, "--jobs", 1)
 COMPARE = (
     "compare",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 
-def test_one_model_and_one_method(inosgd):
+def test_one_model_and_one_method(inosgd, in_this_process):
     outcome = inosgd("bench", "step", "--models", "mlp", "--methods", "engine", "--repeats", 1, "--json")
     found = json.loads(outcome.out)
     assert outcome.code == 0

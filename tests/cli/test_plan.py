@@ -46,10 +46,10 @@ def test_many_owners_show_the_strictest_median_and_most_liberal(inosgd, tmp_path
 
 
 def test_variants_side_by_side(inosgd):
-    compared = json.loads(inosgd(*MNIST, "--steps", 200, "--compare", "--json").out)["variants"]
+    compared = json.loads(inosgd(*MNIST, "--steps", 50, "--compare", "--json").out)["variants"]
     assert set(compared) == {"uniform", "sample", "scale", "both", "fair"}
     assert compared["uniform"]["signal_ratio"] < compared["fair"]["signal_ratio"] < compared["scale"]["signal_ratio"]
-    assert "most liberal" in inosgd(*MNIST, "--steps", 200, "--compare").out
+    assert "most liberal" in inosgd(*MNIST, "--steps", 50, "--compare").out
 
 
 def test_the_papers_figure_of_imbalanced_rates_and_thresholds(inosgd):

@@ -25,7 +25,7 @@ def folder(made, tmp_path):
 
 
 def test_compare_ends_in_a_report(inosgd, tmp_path):
-    outcome = inosgd(*COMPARE, "--condition", "--out", "run")
+    outcome = inosgd("compare", "breast-cancer", *COMPARE[1:], "--condition", "--out", "run")
     assert "Report: run/report.html" in outcome.out
     text = (tmp_path / "run" / "report.html").read_text()
     assert "The condition of Thm. 3.1" in text

@@ -71,6 +71,7 @@ def crew():
         yield three
 
 
+@pytest.mark.long  # the others start the program by themselves, in processes that have imported it
 def test_torchrun_trains_a_study(inosgd, tmp_path):
     """The real launcher: one JSON object, one ledger, the model of one process."""
     write_study(tmp_path)

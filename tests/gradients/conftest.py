@@ -15,6 +15,11 @@ def values_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("inosgd.gradients.checks.check_values", lambda *_, **__: True)
 
 
+@pytest.fixture
+def engine_trusted(values_unchecked, sizes_unprobed) -> None:
+    """Nothing is tried with a new model: for tests of something else, where that takes most of a tiny training."""
+
+
 class _All(dict[int, bool]):
     """Every size agrees."""
 

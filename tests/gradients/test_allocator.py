@@ -9,27 +9,28 @@ import sys
 
 import pytest
 
+from inosgd.gradients import allocator
 from inosgd.gradients.allocator import SWITCH
 
 PROGRAM = """
-import torch
+import runpy, sys
 from pathlib import Path
-from inosgd.gradients.allocator import keep_freed_memory
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
-kept, start = keep_freed_memory(), resident()
-blocks = [torch.ones(1 << 22, dtype=torch.uint8) for _ in range(50)]
+kept, start = runpy.run_path(sys.argv[1])["keep_freed_memory"](), resident()
+blocks = [bytearray(b"x") * (1 << 22) for _ in range(50)]
 del blocks
 print(kept, resident() - start)
 """
+"""The module alone, without torch, which takes seconds to import: blocks of both come from the same ``malloc``."""
 
 
 def bytes_held(**environment: str) -> tuple[bool, int]:
     """Whether a new process keeps its memory, and what it holds after 200 MB were used and freed."""
     own = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_", SWITCH))}
-    command = [sys.executable, "-c", PROGRAM]
+    command = [sys.executable, "-c", PROGRAM, allocator.__file__]
     answer = subprocess.run(command, env=own | environment, capture_output=True, text=True, check=True).stdout.split()
     return answer[0] == "True", int(answer[1])
 

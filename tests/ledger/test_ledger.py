@@ -5,18 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import resource
+import signal
 import stat
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from inosgd import BudgetExceededError, Ledger, OwnerTable, Terms
 from inosgd.accounting import reference_epsilon
-from inosgd.errors import AlreadyReleasedError, InvalidArgumentError, LedgerError, TrainingStoppedError
+from inosgd.errors import AlreadyReleasedError, InosgdError, InvalidArgumentError, LedgerError, TrainingStoppedError
 from inosgd.ledger.ledger import verify_ledger
 from inosgd.ledger.records import RecordFile, read_chain
+from tests.processes import forked
 
 TABLE = OwnerTable(("strict", "liberal"), [1.0, 8.0], [1e-5, 1e-5], [100, 100])
 
@@ -348,26 +349,27 @@ def test_verification_agrees_with_the_ledger_and_names_the_broken_record(tmp_pat
     assert [finding.record for finding in broken.findings] == [2]
 
 
+def record_until_refused(pipe, path):
+    """Says what it releases, in a process whose files may not grow beyond 2,000 bytes."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    ledger = Ledger(TABLE, "pld", path, horizon=100)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+    try:
+        for step in range(100):
+            ledger.record(step, terms(noise=20.0))
+            pipe.send(step)
+    except InosgdError as error:
+        pipe.send(str(error))
+    pipe.recv()
+
+
 def test_a_full_disk_stops_a_process_and_loses_nothing(tmp_path):
-    """With RLIMIT_FSIZE in a process of its own: what it printed as released is in the ledger."""
-    program = """
-import resource, signal, sys
-from pathlib import Path
-from tests.ledger.test_ledger import TABLE, terms
-from inosgd import Ledger, InosgdError
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-ledger = Ledger(TABLE, "pld", Path(sys.argv[1]), horizon=100)
-resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-try:
-    for step in range(100):
-        ledger.record(step, terms(noise=20.0))
-        print(step, flush=True)
-except InosgdError as error:
-    print("refused:", error, flush=True)
-"""
-    path = tmp_path / "ledger.jsonl"
-    done = subprocess.run([sys.executable, "-c", program, str(path)], capture_output=True, text=True, check=True)
-    *released, refused = done.stdout.splitlines()
+    """What it said it released is in the ledger."""
+    path, said = tmp_path / "ledger.jsonl", []
+    with forked(record_until_refused, path) as (pipe, _):
+        while not said or isinstance(said[-1], int):
+            said.append(pipe.recv())
+    *released, refused = said
     assert "could not be written: File too large" in refused
     assert 0 < len(released) < 100
     ledger = Ledger.open(path)

@@ -16,20 +16,28 @@ from inosgd.parallel.workers import Workers
 from inosgd.planning import Fairness
 
 
-@pytest.fixture
-def made_up(monkeypatch):
+@pytest.fixture(scope="module", autouse=True)
+def made_up():
     def study_named(name, scale, _):
         study = study_of(name, scale, partial(synthetic, ASSIGNMENTS["CF"], "fish-vehicles-embeddings"))
         return study.changed({"steps": 4, "expected_batch_size": 20.0})
 
-    monkeypatch.setattr(evidence_module, "study_named", study_named)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(evidence_module, "study_named", study_named)
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """What one test has trained, the other finds there."""
+    return tmp_path_factory.mktemp("evidence")
 
 
 SMALL = Evidence("CF-EN", 2, (1.0, 4.0), (2.0,), (Fairness(),), ("order",))
 
 
-def test_from_trainings_to_the_page(made_up, tmp_path):
-    found = list(collect(SMALL, tmp_path, tmp_path / "cache", workers=Workers(jobs=1)))
+def test_from_trainings_to_the_page(folder):
+    found = list(collect(SMALL, folder, folder / "cache", workers=Workers(jobs=1)))
     assert found[0].learning_rate == 2.0
     assert found[-1].chosen
     assert set(found[0].tried) == {1.0, 4.0}
@@ -40,14 +48,14 @@ def test_from_trainings_to_the_page(made_up, tmp_path):
     assert "Not trained yet: CR-EN, CA-MLP" in page
     for claim in CLAIMS:
         assert claim.text in page
-    trained = sorted(path.name for path in (tmp_path / "cache").iterdir())
+    trained = sorted(path.name for path in (folder / "cache").iterdir())
     assert "CF-EN-pld-1-validation" in trained
-    again = list(collect(SMALL, tmp_path, tmp_path / "cache", workers=Workers(jobs=1)))
+    again = list(collect(SMALL, folder, folder / "cache", workers=Workers(jobs=1)))
     assert render(again) == page  # everything was there
 
 
-def test_a_fair_plan_is_held_against_the_papers_method(made_up, tmp_path):
-    collected = next(iter(collect(SMALL, tmp_path, tmp_path / "cache", workers=Workers(jobs=1))))
+def test_a_fair_plan_is_held_against_the_papers_method(folder):
+    collected = next(iter(collect(SMALL, folder, folder / "cache", workers=Workers(jobs=1))))
     fair = collected.rows["fair"]["idp-sgd fair 4, at most 2x"]
     paper = collected.rows["sample"]["ino-sgd"]
     expected = sum(ours.final.worst - theirs.final.worst for ours, theirs in zip(fair, paper, strict=True)) / 2

@@ -298,6 +298,7 @@ def program(text, *arguments):
     )
 
 
+@pytest.mark.long  # `FakeWorkers` lose processes and results as clusters do
 @pytest.mark.parametrize("backend", ["ray", "dask"])
 def test_a_cluster_gives_the_same_results_as_local_processes(backend, tmp_path):
     pytest.importorskip("ray" if backend == "ray" else "distributed", reason=f"the extra {backend} is not installed")

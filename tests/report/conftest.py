@@ -30,14 +30,6 @@ FLAGS = (
 HOW = "`make setup-browser` installs Debian's chromium and chromium-driver"
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _kept_with_the_tests(tmp_path_factory):
-    """What a user's folder for such things would keep, the tests keep among their own files."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
-        yield
-
-
 @pytest.fixture(scope="session")
 def compared(tmp_path_factory) -> Path:
     """A folder as ``inosgd compare`` writes it."""

@@ -14,6 +14,7 @@ from inosgd.compare.comparison import compare, open_store
 from inosgd.compare.entrant import entrants
 from inosgd.compare.results import GroupTerms, Result
 from inosgd.method import method_named
+from inosgd.parallel.workers import Workers
 from inosgd.report.material import Material, MethodRow, OwnerFacts, main_labels
 from inosgd.report.verdicts import with_verdict
 from inosgd.study.built_in import STUDIES
@@ -154,7 +155,7 @@ def write_comparison(folder: Path) -> Path:
     """What ``inosgd compare`` writes, of the digits study with six steps and two methods."""
     study = STUDIES["digits"].changed({"steps": 6, "accountant": "rdp"})
     entered = entrants([method_named(name) for name in ("idp-sgd", "ino-sgd")], ["sample"])
-    list(compare(study, entered, range(2), open_store(study, folder)))
+    list(compare(study, entered, range(2), open_store(study, folder), workers=Workers(jobs=1)))
     return folder
 
 

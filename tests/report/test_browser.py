@@ -98,7 +98,7 @@ def small(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def large(tmp_path_factory):
-    material = material_of(owners=100, methods=5, seeds=5, points=22)
+    material = material_of(owners=100, methods=5, seeds=2, points=8)
     return write_report(material, tmp_path_factory.mktemp("large") / "report.html")
 
 
@@ -132,7 +132,7 @@ def test_every_chart_has_marks(chromium, small):
     assert all(count > 0 for count in marks.values()), marks
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("dark", [False, pytest.param(True, marks=pytest.mark.long)], ids=["light", "dark"])
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("which", ["small", "large"])
 def test_nothing_overflows(chromium, request, which, width, dark):

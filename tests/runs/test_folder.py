@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import shutil
 import stat
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +28,7 @@ from inosgd.runs.folder import LockedRun, RunFolder
 from inosgd.runs.resuming import begin, resume, train_durably
 from inosgd.runs.verification import verify_run
 from tests import tiny
+from tests.processes import forked
 
 ROOT = Path(__file__).parents[2]
 
@@ -220,25 +221,19 @@ def test_no_key_outlives_the_training(run):
     assert all(state["key"] is None for each in run.checkpoints() for state in each.streams.values())
 
 
+def lock_and_wait(pipe, path):
+    with RunFolder.open(path).lock():
+        pipe.send("mine")
+        pipe.recv()
+
+
 def test_two_processes_cannot_work_in_one_run(run):
-    program = """
-import sys
-from pathlib import Path
-from inosgd.runs.folder import RunFolder
-with RunFolder.open(Path(sys.argv[1])).lock():
-    print("mine", flush=True)
-    sys.stdin.read()
-"""
-    other = subprocess.Popen(
-        [sys.executable, "-c", program, str(run.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    with other:
-        assert other.stdout.readline() == "mine\n"
+    with forked(lock_and_wait, run.path) as (pipe, other):
+        assert pipe.recv() == "mine"
         with pytest.raises(RunLockedError, match=f"in use by process {other.pid} on ") as caught, run.lock():
             pass
         assert str(other.pid) in caught.value.holder
-        other.kill()
-    with run.lock():
+    with run.lock():  # the other was killed
         pass
 
 
@@ -448,14 +443,10 @@ def test_verification_recomputes_with_dp_accounting(run):
     assert isinstance(Ledger.read(run.ledger_path), Ledger)
 
 
-def test_a_few_kills_at_random_instants():
-    """The short form of checks/kills.py, which says what it checks and exits with 1 if anything is wrong."""
-    done = subprocess.run(
-        [sys.executable, str(ROOT / "checks" / "kills.py"), "--kills", "5", "--seed", "1"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    assert "| kills (SIGKILL at a random instant) | 5 |" in done.stdout
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("kills", [5, pytest.param(100, marks=pytest.mark.long)])
+def test_some_kills_at_random_instants(kills, monkeypatch, capsys):
+    """checks/kills.py, which says what it checks and exits with what is wrong."""
+    monkeypatch.setattr(sys, "argv", ["kills.py", "--kills", str(kills), "--seed", "1"])
+    runpy.run_path(str(ROOT / "checks" / "kills.py"), run_name="__main__")
+    assert f"| kills (SIGKILL at a random instant) | {kills} |" in capsys.readouterr().out

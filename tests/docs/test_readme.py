@@ -1,11 +1,11 @@
-"""The README opens with two commands that exist. Its code is run with the other pages' (`tests/docs`)."""
+"""The README opens with two commands that exist. Its code is run with that of the other pages."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
