@@ -380,7 +380,7 @@ def from_card(model: Path, use: str) -> object:
 def test_the_model_loads_without_inosgd(finished_run):
     """The card's own program, in a process that cannot import inosgd, gives the predictions of inosgd."""
     model = finished_run / "run/model"
-    scores, classes = from_card(model, "(model(torch.tensor([[0.5, 1.0, 0.0, -0.25]])).tolist(), classes)")
+    scores, classes = from_card(model, "(model(torch.tensor([[0.5, 1.0, 0.0, -0.25]])).tolist(), names)")
     assert classes == ["no", "yes"]
     saved = weights(model)
     hidden = np.tanh(saved["0.weight"] @ np.array([0.5, 1.0, 0.0, -0.25], dtype=np.float32) + saved["0.bias"])

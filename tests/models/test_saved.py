@@ -69,7 +69,7 @@ def test_the_code_in_the_card_builds_the_same_model(tmp_path, monkeypatch, name)
     found: dict = {}
     exec(program, found)  # what a reader of the card does
     assert torch.equal(found["model"](batch), model.eval()(batch))
-    assert found["names"] == DESCRIPTION["task"]["names"]
+    assert found["names"] == list(DESCRIPTION["task"]["names"])
 
 
 def test_the_card_says_what_matters(tmp_path):
