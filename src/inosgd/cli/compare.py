@@ -176,7 +176,7 @@ def show(found: Mapping[str, Any], *, as_json: bool) -> None:
 
 
 def _method_table(found: Mapping[str, Any]) -> Table:
-    columns = {"overall": "overall", "worst": "worst owner", "most_private": "strictest", "imbalance": "imbalance"}
+    columns = {"overall": "overall", "worst": "worst owner", "most_private": "strictest"}
     table = plain_table("method", "plan", right=(*columns.values(), "p (worst)"))
     for label, row in found["summary"].items():
         difference = found["differences"].get(f"{label} - {views.BASELINE}", {}).get("end", {})
