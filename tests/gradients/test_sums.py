@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inosgd.gradients.rules import sums
-from inosgd.gradients.rules.sums import Operand, lookup_sum, outer_sum, row_sum
+from inosgd.gradients.rules.sums import Operand, lookup_sum, outer_sums, row_sum
 from inosgd.rounding import ROUNDOFFS
 
 TYPES = (torch.float32, torch.float64)
@@ -53,7 +53,7 @@ def test_any_shape_and_layout(count, places, widths, layout, dtype, single):
     )
     scales = normal(count, seed=2, dtype=torch.float64)
     spread = scales.repeat_interleave(places)
-    found = outer_sum(Operand.of(outputs), Operand.of(inputs), spread, single=single)
+    found = outer_sums(Operand.of(outputs), [Operand.of(inputs)], spread, single=single)[0]
     unit = ROUNDOFFS * 2.0**-24 if single and dtype == torch.float32 else 2.0**-42
     assert (found - exact_outer(outputs, inputs, scales)).norm() <= unit * magnitude(outputs, inputs, scales)
     rows = row_sum(outputs, spread, single=single)
@@ -71,7 +71,7 @@ def test_contributions_that_cancel(single):
     inputs = torch.ones(3, 1000, 17)
     scales = torch.tensor([1.0, 0.1, 3.7], dtype=torch.float64)
     spread = scales.repeat_interleave(1000)
-    found = outer_sum(Operand.of(outputs), Operand.of(inputs), spread, single=single)
+    found = outer_sums(Operand.of(outputs), [Operand.of(inputs)], spread, single=single)[0]
     unit = ROUNDOFFS * 2.0**-24 if single else 2.0**-42
     assert (found - exact_outer(outputs, inputs, scales)).norm() <= unit * magnitude(outputs, inputs, scales)
 
@@ -81,7 +81,7 @@ def test_long_sums_of_equal_numbers():
     """Errors of equal numbers have one sign: a float32 sum of them all would be off by hundreds of roundings."""
     outputs, inputs = torch.full((40_000, 1, 3), 1.1), torch.full((40_000, 1, 2), 1.3)
     scales = torch.full((40_000,), 0.7, dtype=torch.float64)
-    found = outer_sum(Operand.of(outputs), Operand.of(inputs), scales, single=True)
+    found = outer_sums(Operand.of(outputs), [Operand.of(inputs)], scales, single=True)[0]
     distance = (found - exact_outer(outputs, inputs, scales)).norm()
     allowed = ROUNDOFFS * 2.0**-24 * magnitude(outputs, inputs, scales)
     assert distance <= allowed
@@ -96,7 +96,7 @@ def test_sums_are_the_same_on_any_number_of_threads():
     try:
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
-            found.append(outer_sum(Operand.of(outputs), Operand.of(inputs), scales, single=True))
+            found.append(outer_sums(Operand.of(outputs), [Operand.of(inputs)], scales, single=True)[0])
     finally:
         torch.set_num_threads(before)
     assert torch.equal(found[0], found[1])
@@ -106,7 +106,7 @@ def test_sums_are_the_same_on_any_number_of_threads():
 @pytest.mark.usefixtures("way")
 def test_nothing_to_add():
     empty = Operand.of(torch.zeros(0, 2, 3))
-    assert not outer_sum(empty, empty, torch.zeros(0).double(), single=True).any()
+    assert not outer_sums(empty, [empty], torch.zeros(0).double(), single=True)[0].any()
     assert not row_sum(torch.zeros(0, 3), torch.zeros(0).double(), single=True).any()
 
 

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from inosgd.gradients.rules.forms import Bounds, Dense, Form, Rows, held_bounds, pair_bounds, raised, squares, sum_rows
 from inosgd.gradients.rules.rule import Gradients, LayerCall, register_rule
-from inosgd.gradients.rules.sums import Operand, outer_sum, places_of
+from inosgd.gradients.rules.sums import Operand, outer_sums, places_of
 
 CHUNK_ELEMENTS = 1 << 19
 """How many numbers are unfolded, or in a Gram matrix, at once: few enough to stay in the processor's cache."""
@@ -131,7 +131,7 @@ class Convolved:
             places_of((outputs.shape[1],), (outputs.stride(1),)),
         )
         scales = coefficients.repeat_interleave(pixels[1] * pixels[2])
-        return [outer_sum(filters, seen, scales, single=single).view(shape.weight)]
+        return [part.view(shape.weight) for part in outer_sums(filters, [seen], scales, single=single)]
 
     def materialise(self) -> Sequence[torch.Tensor]:
         """The gradients themselves."""
