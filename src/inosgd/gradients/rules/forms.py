@@ -24,7 +24,7 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from inosgd.gradients.rules.sums import Operand, lookup_sum, outer_sums, row_sum, squared_rows
+from inosgd.gradients.rules.sums import Operand, lookup_sum, outer_sums, row_sum, squared_pixels, squared_rows
 
 CHUNK_ELEMENTS = 1 << 22
 """How many numbers of materialised gradients are held at once where they are needed only for their norms."""
@@ -434,3 +434,9 @@ def squares(rows: torch.Tensor, kept: int = 1) -> torch.Tensor:
     terms = min(width, _SQUARED_AT_ONCE) + 4
     total = sum_tensors(found) if found else flat.new_zeros(flat.shape[:kept], dtype=torch.float64)
     return (1 + terms * kind.eps) * total + 2 * width * kind.tiny
+
+
+def pixel_squares(images: torch.Tensor) -> torch.Tensor:
+    """`squares` over the channels of images, (examples, channels, height, width), in every pixel."""
+    by_kernel = squared_pixels(images)
+    return squares(images.movedim(1, -1), 3) if by_kernel is None else by_kernel

@@ -230,27 +230,45 @@ static void lookup_sum(const T *base, const long *rows, const long *indices, con
     }
 }
 
-// At least sum_n base[n]^2 over `width` numbers, infinite where the squares are too large for their type. In double the
-// squares of single precision have no error, and no sum of `width` numbers more than width roundings.
-template <typename T> INLINE double square(const T *base, long width) {
+// At least a sum of `count` squares of type T that was added up in double, infinite where it is too large for the type. In
+// double the squares of single precision have no error, and no sum of `count` numbers more than count roundings.
+template <typename T> INLINE double raised(double total, long count) {
     typedef std::numeric_limits<double> Double;
-    constexpr long LANES_OF_SUMS = LANES<double>, SUMS = 4, STEP = SUMS * LANES_OF_SUMS;
+    if (!(total <= double(std::numeric_limits<T>::max()))) return Double::infinity();
+    return total * (1 + (count + 4) * Double::epsilon()) + 2 * count * Double::min();
+}
+
+// sum + x^2 for as many numbers as a vector of doubles has.
+template <typename T> INLINE V<double> with_squares(const T *from, V<double> sum) {
+    V<T, BYTES / sizeof(double) * sizeof(T)> some;
+    std::memcpy(&some, from, sizeof some);
+    const V<double> values = __builtin_convertvector(some, V<double>);
+    return multiply_add(values, values, sum);
+}
+
+// sum_n base[n]^2 over `width` numbers.
+template <typename T> INLINE double square(const T *base, long width) {
+    constexpr long LANE = LANES<double>, SUMS = 4;
     V<double> sums[SUMS] = {};
     long n = 0;
-    for (; n + STEP <= width; n += STEP)
+    for (; n + SUMS * LANE <= width; n += SUMS * LANE)
 #pragma GCC unroll 4
-        for (int i = 0; i < SUMS; i++) {
-            V<T, LANES_OF_SUMS * sizeof(T)> some;
-            std::memcpy(&some, base + n + i * LANES_OF_SUMS, sizeof some);
-            const V<double> values = __builtin_convertvector(some, V<double>);
-            sums[i] = multiply_add(values, values, sums[i]);
-        }
+        for (int i = 0; i < SUMS; i++) sums[i] = with_squares<T>(base + n + i * LANE, sums[i]);
+    for (; n + LANE <= width; n += LANE) sums[0] = with_squares<T>(base + n, sums[0]);
     const V<double> all = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     double total = 0;
-    for (int lane = 0; lane < LANES_OF_SUMS; lane++) total += all[lane];
+    for (int lane = 0; lane < LANE; lane++) total += all[lane];
     for (; n < width; n++) total += double(base[n]) * double(base[n]);
-    if (!(total <= double(std::numeric_limits<T>::max()))) return Double::infinity();
-    return total * (1 + (width + 4) * Double::epsilon()) + 2 * width * Double::min();
+    return total;
+}
+
+// sum_c base[c * step + n]^2 over `channels`, for `count` adjacent n.
+template <typename T>
+static void squares_across(const T *base, long channels, long step, long count, double *squares) {
+    for (long n = 0; n < count; n++) squares[n] = 0;
+    for (long c = 0; c < channels; c++)
+        for (long n = 0; n < count; n++) squares[n] += double(base[c * step + n]) * double(base[c * step + n]);
+    for (long n = 0; n < count; n++) squares[n] = raised<T>(squares[n], channels);
 }
 
 #define FOR_TYPES(T, A)                                                                                              \
@@ -273,7 +291,14 @@ template <typename T> INLINE double square(const T *base, long width) {
     }                                                                                                                \
     void squares_##T(const T *base, const long *rows, long count, long width, long threads, double *squares) {       \
         shared(count, threads, [=](long first, long last) {                                                          \
-            for (long k = first; k < last; k++) squares[k] = square<T>(base + rows[k], width);                       \
+            for (long k = first; k < last; k++) squares[k] = raised<T>(square<T>(base + rows[k], width), width);     \
+        });                                                                                                          \
+    }                                                                                                                \
+    void squares_across_##T(const T *base, long examples, long example, long channels, long step, long count,        \
+                            long threads, double *squares) {                                                         \
+        shared(examples, threads, [=](long first, long last) {                                                       \
+            for (long k = first; k < last; k++)                                                                      \
+                squares_across<T>(base + k * example, channels, step, count, squares + k * count);                   \
         });                                                                                                          \
     }
 

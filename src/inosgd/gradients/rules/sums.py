@@ -48,9 +48,10 @@ _ARGUMENTS = {
     "row_sum": [_POINTER] * 3 + [_NUMBER] * 3 + [_POINTER],
     "lookup_sum": [_POINTER] * 4 + [_NUMBER] * 3 + [_POINTER],
     "squares": [_POINTER] * 2 + [_NUMBER] * 3 + [_POINTER],
+    "squares_across": [_POINTER] + [_NUMBER] * 6 + [_POINTER],
 }
 _KINDS = {name: ("float_float", "float_double", "double_double") for name in ("outer_sum", "row_sum")}
-_KINDS |= {name: ("float", "double") for name in ("lookup_sum", "squares")}
+_KINDS |= {name: ("float", "double") for name in ("lookup_sum", "squares", "squares_across")}
 
 
 class OperandStruct(ctypes.Structure):
@@ -139,6 +140,18 @@ def squared_rows(values: torch.Tensor) -> torch.Tensor | None:
     rows, width = places_of(values.shape[:-1], values.stride()[:-1]), values.shape[-1]
     threads = _threads(values.numel())
     function(values.data_ptr(), rows.data_ptr(), len(rows), width, threads, found.data_ptr())
+    return found
+
+
+def squared_pixels(images: torch.Tensor) -> torch.Tensor | None:
+    """`squared_rows` over the channels of images, (examples, channels, height, width), read where they are."""
+    function = _function("squares_across", images, None)
+    if function is None or images.stride(3) != 1 or images.stride(2) != images.shape[3]:
+        return squared_rows(images.movedim(1, -1))
+    count, channels, height, width = images.shape
+    found = torch.empty(count, height, width, dtype=torch.float64, device="cpu")
+    steps = (count, images.stride(0), channels, images.stride(1), height * width)
+    function(images.data_ptr(), *steps, _threads(images.numel()), found.data_ptr())
     return found
 
 
