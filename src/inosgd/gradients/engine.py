@@ -95,7 +95,7 @@ def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 def tensors_of(examples: Examples) -> list[torch.Tensor]:
     """The tensors of a batch, in the order of pytrees; the usual pair of them is seen at once, as every step asks."""
-    if type(examples) is tuple and all([isinstance(leaf, torch.Tensor) for leaf in examples]):
+    if type(examples) is tuple and all(isinstance(leaf, torch.Tensor) for leaf in examples):
         return list(examples)
     return [leaf for leaf in pytree.tree_leaves(examples) if isinstance(leaf, torch.Tensor)]
 

@@ -235,8 +235,11 @@ def read_page(task: Task, losses: torch.Tensor, records: Sequence[Record], count
     with torch.no_grad():
         forms = _forms(records, gradients, len(losses))
         found = added([form.bounds() for form in forms.values()] or [_no_bounds(losses)])
-        norms, magnitudes = (np.sqrt(each.cpu().numpy()) for each in found)
-        norms = np.maximum(norms, magnitudes / CANCELLATION) + _UNDERFLOW
+        norms = magnitudes = np.sqrt(found.norms.cpu().numpy())
+        if found.magnitudes is not found.norms:
+            magnitudes = np.sqrt(found.magnitudes.cpu().numpy())
+            norms = np.maximum(norms, magnitudes / CANCELLATION)
+        norms = norms + _UNDERFLOW
         return Page(tuple(task.parameters.values()), losses.detach(), forms, norms, magnitudes, count)
 
 

@@ -390,7 +390,10 @@ def held_bounds(gradients: Iterable[torch.Tensor]) -> Bounds:
 
 def added(parts: Iterable[Bounds]) -> Bounds:
     """Bounds on gradients side by side."""
-    norms, magnitudes = zip(*parts, strict=True)
+    first, *others = parts
+    if not others:
+        return first
+    norms, magnitudes = zip(first, *others, strict=True)
     return Bounds(sum_tensors(norms), sum_tensors(magnitudes))
 
 
@@ -418,9 +421,9 @@ def sum_tensors(terms: Iterable[torch.Tensor], start: int = 0) -> torch.Tensor:
 def squares(rows: torch.Tensor, kept: int = 1) -> torch.Tensor:
     """At least the squared norm over all but the first ``kept`` dimensions, in float64.
 
-    By `squared_rows` where there is a kernel. Where there is none, `_SQUARED_AT_ONCE` squares at most are added up in the
-    type of the rows, so that a squared norm is raised by twice the 260 u, and by the 2 n eta, that roundings may have
-    taken from it.
+    By `squared_rows` where there is a kernel. Where there is none, `_SQUARED_AT_ONCE` squares at most are added up in
+    the type of the rows, so that a squared norm is raised by twice the 260 u, and by the 2 n eta, that roundings may
+    have taken from it.
     """
     flat = rows.reshape(*rows.shape[:kept], rows.shape[kept:].numel())
     by_kernel = squared_rows(flat)

@@ -9,8 +9,8 @@ where there is none. With u = 2^-24 and m the sum of the magnitudes of all summa
 otherwise       at most 2^11 times in float64, for up to 2^20 places: 2^-42 |m|
 ==============  =====================================================================================================
 
-by the standard bound for sums in any order (Higham 2002, section 3.1), entry by entry and so for norms too. The 38 are a
-rounding of the scale, one of its product with d, 32 where products are added up one after the other, and 3 where four
+by the standard bound for sums in any order (Higham 2002, section 3.1), entry by entry and so for norms too. The 38 are
+a rounding of the scale, one of its product with d, 32 where products are added up one after the other, and 3 where four
 such sums are; all that follows is in float64, which is far below the 2 that are left. ``single`` is a permission:
 without a compiler, and for numbers that are float64 themselves, sums are in float64 anyway.
 
@@ -50,8 +50,10 @@ _ARGUMENTS = {
     "squares": [_POINTER] * 2 + [_NUMBER] * 3 + [_POINTER],
     "squares_across": [_POINTER] + [_NUMBER] * 6 + [_POINTER],
 }
-_KINDS = {name: ("float_float", "float_double", "double_double") for name in ("outer_sum", "row_sum")}
-_KINDS |= {name: ("float", "double") for name in ("lookup_sum", "squares", "squares_across")}
+_KINDS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("outer_sum", "row_sum"), ("float_float", "float_double", "double_double")),
+    **dict.fromkeys(("lookup_sum", "squares", "squares_across"), ("float", "double")),
+}
 
 
 class OperandStruct(ctypes.Structure):
@@ -198,7 +200,7 @@ def _outer_by_kernel(
     total = [torch.zeros(height, width, dtype=torch.float64, device="cpu") for width in widths]
     if biased:
         total.append(torch.zeros(height, dtype=torch.float64, device="cpu"))
-    operands = (OperandStruct * len(inputs))(*[each.described(start) for each in inputs])
+    operands = (OperandStruct * len(inputs))(*[OperandStruct(*each.described(start)) for each in inputs])
     targets = (_POINTER * len(inputs))(*[each.data_ptr() for each in total[: len(inputs)]])
     scales, count = scales.contiguous(), places.stop - places.start
     function(
