@@ -7,6 +7,8 @@
 // sequences of any layout and the patches that a convolution sees are read where they are. What is shared among threads
 // are the results: each is added up in one order, whatever their number.
 
+#include <dlfcn.h>
+
 #include <limits>
 #include <vector>
 
@@ -24,11 +26,11 @@ template <typename T> constexpr long COLUMNS = VECTORS * LANES<T>;
 
 // The OpenMP runtime that torch has loaded, if it has one: its threads are there anyway, and wait by spinning, so that
 // threads of any other kind would compete with them.
-extern "C" {
-void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned) __attribute__((weak));
-int omp_get_thread_num() __attribute__((weak));
-int omp_get_num_threads() __attribute__((weak));
+template <typename Function> static Function *loaded(const char *name) {
+    return reinterpret_cast<Function *>(dlsym(RTLD_DEFAULT, name));
 }
+static const auto in_parallel = loaded<void(void (*)(void *), void *, unsigned, unsigned)>("GOMP_parallel");
+static const auto thread_number = loaded<int()>("omp_get_thread_num"), thread_count = loaded<int()>("omp_get_num_threads");
 
 // Calls work(first, last) for parts of 0 .. count.
 template <typename Work> static void shared(long count, long threads, const Work &work) {
@@ -36,13 +38,13 @@ template <typename Work> static void shared(long count, long threads, const Work
         const Work *work;
         long count;
     } job = {&work, count};
-    if (threads < 2 || !GOMP_parallel || !omp_get_thread_num || !omp_get_num_threads) return work(0, count);
+    if (threads < 2 || !in_parallel || !thread_number || !thread_count) return work(0, count);
     const auto part = [](void *given) {
         const Job &job = *static_cast<const Job *>(given);
-        const long part = omp_get_thread_num(), parts = omp_get_num_threads();
+        const long part = thread_number(), parts = thread_count();
         (*job.work)(job.count * part / parts, job.count * (part + 1) / parts);
     };
-    GOMP_parallel(part, &job, unsigned(threads), 0);
+    in_parallel(part, &job, unsigned(threads), 0);
 }
 
 template <typename T> struct Operand {
