@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inosgd.gradients.rules import sums
-from inosgd.gradients.rules.sums import Operand, lookup_sum, outer_sum, row_sum
+from inosgd.gradients.rules import forms, sums
+from inosgd.gradients.rules.sums import Operand, lookup_sum, outer_sums, row_sum
 from inosgd.rounding import ROUNDOFFS
 
 TYPES = (torch.float32, torch.float64)
@@ -53,7 +55,7 @@ def test_any_shape_and_layout(count, places, widths, layout, dtype, single):
     )
     scales = normal(count, seed=2, dtype=torch.float64)
     spread = scales.repeat_interleave(places)
-    found = outer_sum(Operand.of(outputs), Operand.of(inputs), spread, single=single)
+    found = outer_sums(Operand.of(outputs), [Operand.of(inputs)], spread, single=single)[0]
     unit = ROUNDOFFS * 2.0**-24 if single and dtype == torch.float32 else 2.0**-42
     assert (found - exact_outer(outputs, inputs, scales)).norm() <= unit * magnitude(outputs, inputs, scales)
     rows = row_sum(outputs, spread, single=single)
@@ -71,7 +73,7 @@ def test_contributions_that_cancel(single):
     inputs = torch.ones(3, 1000, 17)
     scales = torch.tensor([1.0, 0.1, 3.7], dtype=torch.float64)
     spread = scales.repeat_interleave(1000)
-    found = outer_sum(Operand.of(outputs), Operand.of(inputs), spread, single=single)
+    found = outer_sums(Operand.of(outputs), [Operand.of(inputs)], spread, single=single)[0]
     unit = ROUNDOFFS * 2.0**-24 if single else 2.0**-42
     assert (found - exact_outer(outputs, inputs, scales)).norm() <= unit * magnitude(outputs, inputs, scales)
 
@@ -81,7 +83,7 @@ def test_long_sums_of_equal_numbers():
     """Errors of equal numbers have one sign: a float32 sum of them all would be off by hundreds of roundings."""
     outputs, inputs = torch.full((40_000, 1, 3), 1.1), torch.full((40_000, 1, 2), 1.3)
     scales = torch.full((40_000,), 0.7, dtype=torch.float64)
-    found = outer_sum(Operand.of(outputs), Operand.of(inputs), scales, single=True)
+    found = outer_sums(Operand.of(outputs), [Operand.of(inputs)], scales, single=True)[0]
     distance = (found - exact_outer(outputs, inputs, scales)).norm()
     allowed = ROUNDOFFS * 2.0**-24 * magnitude(outputs, inputs, scales)
     assert distance <= allowed
@@ -96,7 +98,7 @@ def test_sums_are_the_same_on_any_number_of_threads():
     try:
         for threads in (1, 2, 5):
             torch.set_num_threads(threads)
-            found.append(outer_sum(Operand.of(outputs), Operand.of(inputs), scales, single=True))
+            found.append(outer_sums(Operand.of(outputs), [Operand.of(inputs)], scales, single=True)[0])
     finally:
         torch.set_num_threads(before)
     assert torch.equal(found[0], found[1])
@@ -106,7 +108,7 @@ def test_sums_are_the_same_on_any_number_of_threads():
 @pytest.mark.usefixtures("way")
 def test_nothing_to_add():
     empty = Operand.of(torch.zeros(0, 2, 3))
-    assert not outer_sum(empty, empty, torch.zeros(0).double(), single=True).any()
+    assert not outer_sums(empty, [empty], torch.zeros(0).double(), single=True)[0].any()
     assert not row_sum(torch.zeros(0, 3), torch.zeros(0).double(), single=True).any()
 
 
@@ -121,3 +123,83 @@ def test_lookups_in_pieces(at_once, monkeypatch):
         for place in range(6):
             expected[indices[example, place]] += scales[example] * values[example, place].double()
     assert torch.allclose(found, expected, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.parametrize("single", [True, False])
+@pytest.mark.parametrize("widths", [(70, (5, 33)), (9, (40, 64))])
+@pytest.mark.usefixtures("way")
+def test_several_sums_with_one_output_gradient(single, widths):
+    """Rows are shared among threads where there are more of them, columns otherwise; a bias is one more sum."""
+    outputs = normal(60, 5, widths[0])
+    inputs = [normal(60, 5, width, seed=seed) for seed, width in enumerate(widths[1], 1)]
+    scales = normal(60, seed=9, dtype=torch.float64)
+    found = []
+    before = torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            operands = [Operand.of(each) for each in inputs]
+            spread = scales.repeat_interleave(5)
+            found.append(outer_sums(Operand.of(outputs), operands, spread, biased=True, single=single))
+    finally:
+        torch.set_num_threads(before)
+    unit = ROUNDOFFS * 2.0**-24 if single else 2.0**-42
+    for part, seen in zip(found[0], [*inputs, torch.ones(60, 5, 1)], strict=True):
+        wanted = exact_outer(outputs, seen, scales).view(part.shape)
+        assert (part - wanted).norm() <= unit * magnitude(outputs, seen, scales)
+    if sums.kernel() is not None:
+        assert all(torch.equal(one, other) for one, *others in zip(*found, strict=True) for other in others)
+
+
+def square_norms(values: torch.Tensor) -> list[Fraction]:
+    return [sum((Fraction(float(x)) ** 2 for x in row), Fraction(0)) for row in values.reshape(len(values), -1)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    width=st.integers(0, 80),
+    size=st.sampled_from([1e-44, 1e-30, 1.0, 1e15]),
+    dtype=st.sampled_from(TYPES),
+    seed=st.integers(0, 99),
+)
+def test_squares_are_at_least_those_of_real_numbers_and_close_to_them(width, size, dtype, seed):
+    values = (normal(4, width, seed=seed, dtype=torch.float64) * size).to(dtype)
+    found = forms.squares(values)
+    for part, exact in zip(found.tolist(), square_norms(values), strict=True):
+        assert exact <= Fraction(part)
+    if sums.kernel() is not None and width:
+        closest = [float(exact) * (1 + 1e-12) + 1e-300 for exact in square_norms(values)]
+        assert (found <= torch.tensor(closest, dtype=torch.float64)).all()
+
+
+def test_squares_without_what_they_are_raised_by_would_be_too_small():
+    """The control: sums of squares in float64 as they are computed are below the real ones for some rows."""
+    values = normal(200, 37, dtype=torch.float64)
+    plain = values.square().sum(1).tolist()
+    assert any(Fraction(part) < exact for part, exact in zip(plain, square_norms(values), strict=True))
+
+
+@pytest.mark.usefixtures("way")
+def test_squares_too_large_for_their_type_are_infinite():
+    values = torch.tensor([[1.0, 2.0**64], [1.0, 2.0**63], [1.0, float("nan")], [0.0, -float("inf")]])
+    assert forms.squares(values).isfinite().tolist() == [False, True, False, False]
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.usefixtures("way")
+def test_squares_of_pixels_in_any_layout(layout):
+    images = normal(3, 5, 4, 7).contiguous(memory_format=layout)
+    for part in (images, images[:, :, 1:, ::2], images[1:]):
+        found, exact = forms.pixel_squares(part), part.double().square().sum(1)
+        assert (found >= exact * (1 - 1e-15)).all()
+        assert torch.allclose(found, exact, rtol=1e-4)
+
+
+@pytest.mark.usefixtures("way")
+def test_a_row_that_many_places_look_up():
+    """Equal numbers, so that all errors have one sign."""
+    values, indices = torch.full((3000, 2, 3), 0.1), torch.zeros(3000, 2, dtype=torch.int32)
+    found = lookup_sum(values, indices, torch.full((3000,), 0.3, dtype=torch.float64), 2)
+    exact = 6000 * Fraction(0.3) * Fraction(float(torch.tensor(0.1)))
+    assert abs(Fraction(float(found[0, 0])) - exact) <= Fraction(2) ** -42 * exact
+    assert not found[1].any()

@@ -98,9 +98,16 @@ def parameter_count(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in trainable_parameters(model).values())
 
 
+def tensors_of(examples: Examples) -> list[torch.Tensor]:
+    """The tensors of a batch, in the order of pytrees; the usual pair of them is seen at once, as every step asks."""
+    if type(examples) is tuple and all(isinstance(leaf, torch.Tensor) for leaf in examples):
+        return list(examples)
+    return [leaf for leaf in pytree.tree_leaves(examples) if isinstance(leaf, torch.Tensor)]
+
+
 def count_examples(examples: Examples) -> int:
     """The number of examples in a batch; all tensors of the batch must agree on it."""
-    lengths = {len(leaf) for leaf in pytree.tree_leaves(examples) if isinstance(leaf, torch.Tensor)}
+    lengths = {len(leaf) for leaf in tensors_of(examples)}
     if len(lengths) != 1:
         raise InvalidArgumentError(
             f"examples: its tensors have first dimensions {sorted(lengths)}; give every tensor one row per example"

@@ -33,7 +33,7 @@ from torch.utils import _pytree as pytree
 
 from inosgd._arrays import FloatArray, IntArray
 from inosgd.gradients.draws import HeldDraws
-from inosgd.gradients.engine import ExampleLosses, Examples, Measured, count_examples
+from inosgd.gradients.engine import ExampleLosses, Examples, Measured, count_examples, tensors_of
 from inosgd.gradients.recording import Task, take
 
 UNITS = (8, 16, 32, 64)
@@ -115,11 +115,13 @@ Probe = Callable[[Examples], FloatArray]
 
 
 def _sizes(task: Task, examples: Examples, measured: Measure) -> Sizes:
-    leaves = [leaf for leaf in pytree.tree_leaves(examples) if isinstance(leaf, torch.Tensor)]
-    modes = tuple([module.training for module in task.model.modules()])
-    shapes = [(leaf.shape[1:], leaf.dtype) for leaf in leaves]
+    modes = tuple([module.training for module in task.modules])
+    shapes = [(leaf.shape[1:], leaf.dtype) for leaf in tensors_of(examples)]
     state = (measured, torch.get_num_threads(), modes, *shapes, *map(id, task.parameters.values()))
-    known = _known.setdefault(task.model, WeakKeyDictionary()).setdefault(task.losses, {})
+    of_model = _known.get(task.model)
+    if of_model is None:
+        of_model = _known[task.model] = WeakKeyDictionary()
+    known = of_model.setdefault(task.losses, {})
     if state not in known:
         known[state] = _tried(task, examples, measured)
     return known[state]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -158,7 +158,8 @@ class Page:
         smallest normal number, 2^-126 times numbers that are no larger than 2^64, is nothing beside it.
         """
         _validate.same_length(coefficients=coefficients, losses=self.losses[: self.count])
-        coefficients = np.append(coefficients, np.zeros(len(self.losses) - self.count))
+        if len(self.losses) > self.count:
+            coefficients = np.append(coefficients, np.zeros(len(self.losses) - self.count))
         single = self._single_will_do(coefficients, error)
         unit = 2.0 ** np.frexp(error)[1] if single and error else 1.0
         scales = torch.from_numpy(coefficients / unit).to(self.losses.device)
@@ -203,7 +204,7 @@ def record_pass(task: Task, examples: Examples, rows: int = 0) -> Page:
     if rows > count:
         examples = take(examples, torch.arange(rows, device="cpu").clamp_max(count - 1))
     recorder = Recorder(max(rows, count), task.functions)
-    return replace(read_page(task, forward(task, examples, recorder), recorder.records), count=count)
+    return read_page(task, forward(task, examples, recorder), recorder.records, count)
 
 
 def take(examples: Examples, rows: torch.Tensor) -> Examples:
@@ -228,16 +229,23 @@ def forward(task: Task, examples: Examples, recorder: Recorder) -> torch.Tensor:
     return losses
 
 
-def read_page(task: Task, losses: torch.Tensor, records: Sequence[Record]) -> Page:
-    """The backward pass, and the rules of all records."""
+def read_page(task: Task, losses: torch.Tensor, records: Sequence[Record], count: int) -> Page:
+    """The backward pass, and the rules of all records; the first ``count`` losses are of examples."""
     gradients = _output_gradients(losses, records)
     with torch.no_grad():
         forms = _forms(records, gradients, len(losses))
-        nothing = torch.zeros_like(losses, dtype=torch.float64)
-        found = added([form.bounds() for form in forms.values()] or [Bounds(nothing, nothing)])
-        norms, magnitudes = (np.sqrt(each.cpu().numpy()) for each in found)
-        norms = np.maximum(norms, magnitudes / CANCELLATION) + _UNDERFLOW
-        return Page(tuple(task.parameters.values()), losses.detach(), forms, norms, magnitudes, len(losses))
+        found = added([form.bounds() for form in forms.values()] or [_no_bounds(losses)])
+        norms = magnitudes = np.sqrt(found.norms.cpu().numpy())
+        if found.magnitudes is not found.norms:
+            magnitudes = np.sqrt(found.magnitudes.cpu().numpy())
+            norms = np.maximum(norms, magnitudes / CANCELLATION)
+        norms = norms + _UNDERFLOW
+        return Page(tuple(task.parameters.values()), losses.detach(), forms, norms, magnitudes, count)
+
+
+def _no_bounds(losses: torch.Tensor) -> Bounds:
+    nothing = torch.zeros_like(losses, dtype=torch.float64)
+    return Bounds(nothing, nothing)
 
 
 def flatten(parts: Sequence[torch.Tensor | None], parameters: Sequence[nn.Parameter]) -> torch.Tensor:

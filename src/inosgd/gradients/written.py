@@ -32,14 +32,11 @@ def unwritten(model: nn.Module, tables: Sequence[Table]) -> Iterator[None]:
     Raises:
         InvalidArgumentError: It names the parameter or buffer.
     """
-    before = [_versions(table) for table in tables]
+    before = _versions(tables)
     yield
-    for table, old in zip(tables, before, strict=True):
-        new = _versions(table)
-        if new != old:
-            names = [name for name, tensor in table.items() if tensor is not None]
-            changed = [name for name, one, other in zip(names, new, old, strict=False) if one != other]
-            raise _written(model, table, (changed or names)[0])
+    after = _versions(tables)
+    if after != before:
+        raise _written(model, *_first_other(tables, before, after))
 
 
 @contextmanager
@@ -54,12 +51,22 @@ def same_contents(model: nn.Module) -> Iterator[None]:
                 raise _written(model, table, name)
 
 
-def _versions(table: Table) -> list[tuple[int, int]]:
+def _versions(tables: Sequence[Table]) -> list[tuple[int, int]]:
     """Which tensors there are, and how often each was written to."""
+    tensors = [tensor for table in tables for tensor in table.values() if tensor is not None]
     try:
-        return [(id(tensor), tensor._version) for tensor in table.values() if tensor is not None]
+        return [(id(tensor), tensor._version) for tensor in tensors]
     except RuntimeError:  # made in inference mode, outside of which they cannot be written to
-        return [(id(tensor), 0) for tensor in table.values() if tensor is not None]
+        return [(id(tensor), 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
+
+
+def _first_other(
+    tables: Sequence[Table], before: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]]
+) -> tuple[Table, str]:
+    """Where the first tensor is that is another one than before, or was written to; the last if one was taken away."""
+    places = [(table, name) for table in tables for name, tensor in table.items() if tensor is not None]
+    other = [place for place, new, old in zip(places, after, before, strict=False) if new != old]
+    return (other or places[-1:] or [(tables[0], "")])[0]
 
 
 def _digest(tensor: torch.Tensor | None) -> int:

@@ -20,9 +20,19 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from inosgd.gradients.rules.forms import Bounds, Dense, Form, Rows, held_bounds, pair_bounds, raised, squares, sum_rows
+from inosgd.gradients.rules.forms import (
+    Bounds,
+    Dense,
+    Form,
+    Rows,
+    held_bounds,
+    pair_bounds,
+    pixel_squares,
+    raised,
+    sum_rows,
+)
 from inosgd.gradients.rules.rule import Gradients, LayerCall, register_rule
-from inosgd.gradients.rules.sums import Operand, outer_sum, places_of
+from inosgd.gradients.rules.sums import Operand, outer_sums, places_of
 
 CHUNK_ELEMENTS = 1 << 19
 """How many numbers are unfolded, or in a Gram matrix, at once: few enough to stay in the processor's cache."""
@@ -105,25 +115,24 @@ class Convolved:
     def _squared_magnitudes(self) -> torch.Tensor:
         """m^2, with m = sum_y |d_y| |a_y|, a_y being what output pixel y sees of the input."""
         shape = self.geometry
-        of_inputs = squares(self.inputs.movedim(1, -1), 3).unsqueeze(1)
+        of_inputs = pixel_squares(self.inputs).unsqueeze(1)
         seen = functional.conv2d(
             of_inputs, of_inputs.new_ones(1, 1, *shape.kernel), None, shape.stride, shape.padding, shape.dilation
         )
-        lengths = (seen.squeeze(1) * squares(self.outputs.movedim(1, -1), 3)).sqrt()
+        lengths = (seen.squeeze(1) * pixel_squares(self.outputs)).sqrt()
         return lengths.flatten(1).sum(1).square()
 
     def weighted_sum(self, coefficients: torch.Tensor, *, single: bool) -> Sequence[torch.Tensor]:
         """sum_i c_i sum_y d_y a_y^T over the output pixels of all examples, read where they are."""
         shape, outputs = self.geometry, self.outputs
-        top, side = shape.padding
-        inputs = functional.pad(self.inputs, (side, side, top, top)) if top or side else self.inputs
+        inputs = self._padded_channels_last()
         pixels = (len(outputs), *outputs.shape[2:])
-        example, channel, down, right = inputs.stride()
-        steps = (channel, shape.dilation[0] * down, shape.dilation[1] * right)
+        example, down, right, channel = inputs.stride()
+        steps = (shape.dilation[0] * down, shape.dilation[1] * right, channel)
         seen = Operand(
             inputs,
             places_of(pixels, (example, shape.stride[0] * down, shape.stride[1] * right)),
-            places_of((inputs.shape[1], *shape.kernel), steps),
+            places_of((*shape.kernel, inputs.shape[3]), steps),
         )
         filters = Operand(
             outputs,
@@ -131,7 +140,20 @@ class Convolved:
             places_of((outputs.shape[1],), (outputs.stride(1),)),
         )
         scales = coefficients.repeat_interleave(pixels[1] * pixels[2])
-        return [outer_sum(filters, seen, scales, single=single).view(shape.weight)]
+        (total,) = outer_sums(filters, [seen], scales, single=single)
+        by_pixel = total.view(len(total), *shape.kernel, inputs.shape[3])
+        return [by_pixel.permute(0, 3, 1, 2).reshape(shape.weight)]
+
+    def _padded_channels_last(self) -> torch.Tensor:
+        """The padded input as (examples, height, width, channels): what a row of the kernel sees is adjacent in it."""
+        top, side = self.geometry.padding
+        inputs = self.inputs.movedim(1, -1)
+        if not (top or side):
+            return inputs.contiguous()
+        count, height, width, channels = inputs.shape
+        padded = inputs.new_zeros(count, height + 2 * top, width + 2 * side, channels)
+        padded[:, top : top + height, side : side + width] = inputs
+        return padded
 
     def materialise(self) -> Sequence[torch.Tensor]:
         """The gradients themselves."""

@@ -24,13 +24,13 @@ from typing import NamedTuple, Protocol
 
 import torch
 
-from inosgd.gradients.rules.sums import Operand, lookup_sum, outer_sum, row_sum
+from inosgd.gradients.rules.sums import Operand, lookup_sum, outer_sums, row_sum, squared_pixels, squared_rows
 
 CHUNK_ELEMENTS = 1 << 22
 """How many numbers of materialised gradients are held at once where they are needed only for their norms."""
 
 _SQUARED_AT_ONCE = 256
-"""How many squares are added up in the type of the model; sums of more go on in float64."""
+"""How many squares torch adds up in the type of the model; sums of more go on in float64."""
 
 Rows = torch.Tensor | slice
 """Some examples of a batch: their indices, or a slice, which copies nothing."""
@@ -127,9 +127,9 @@ class OuterProducts:
     def weighted_sum(self, coefficients: torch.Tensor, *, single: bool) -> Sequence[torch.Tensor]:
         """sum_i c_i sum_t d_t a_t^T over the places of all examples, read where they are."""
         places = self.outputs.shape[1] if self.outputs.dim() == 3 else 1
-        scales, outputs = coefficients.repeat_interleave(places), Operand.of(self.outputs)
-        weights = [outer_sum(outputs, Operand.of(each), scales, single=single) for each in self.inputs]
-        return [*weights, *[row_sum(self.outputs, scales, single=single)] * self.biases] if self.biases else weights
+        scales, inputs = coefficients.repeat_interleave(places), [Operand.of(each) for each in self.inputs]
+        sums = outer_sums(Operand.of(self.outputs), inputs, scales, biased=self.biases > 0, single=single)
+        return [*sums, *sums[-1:] * (self.biases - 1)] if self.biases else sums
 
     def materialise(self) -> Sequence[torch.Tensor]:
         """sum_t d_t a_t^T for every example."""
@@ -390,7 +390,10 @@ def held_bounds(gradients: Iterable[torch.Tensor]) -> Bounds:
 
 def added(parts: Iterable[Bounds]) -> Bounds:
     """Bounds on gradients side by side."""
-    norms, magnitudes = zip(*parts, strict=True)
+    first, *others = parts
+    if not others:
+        return first
+    norms, magnitudes = zip(first, *others, strict=True)
     return Bounds(sum_tensors(norms), sum_tensors(magnitudes))
 
 
@@ -418,11 +421,15 @@ def sum_tensors(terms: Iterable[torch.Tensor], start: int = 0) -> torch.Tensor:
 def squares(rows: torch.Tensor, kept: int = 1) -> torch.Tensor:
     """At least the squared norm over all but the first ``kept`` dimensions, in float64.
 
-    `_SQUARED_AT_ONCE` squares at most are added up in the type of the rows, so that a squared norm is raised by twice
-    the 260 u, and by the 2 n eta, that roundings may have taken from it.
+    By `squared_rows` where there is a kernel. Where there is none, `_SQUARED_AT_ONCE` squares at most are added up in
+    the type of the rows, so that a squared norm is raised by twice the 260 u, and by the 2 n eta, that roundings may
+    have taken from it.
     """
-    kind, flat = torch.finfo(rows.dtype), rows.reshape(*rows.shape[:kept], rows.shape[kept:].numel())
-    width = flat.shape[kept]
+    flat = rows.reshape(*rows.shape[:kept], rows.shape[kept:].numel())
+    by_kernel = squared_rows(flat)
+    if by_kernel is not None:
+        return by_kernel
+    kind, width = torch.finfo(rows.dtype), flat.shape[kept]
     pieces = width // _SQUARED_AT_ONCE
     whole = flat[..., : pieces * _SQUARED_AT_ONCE].reshape(*flat.shape[:kept], pieces, _SQUARED_AT_ONCE)
     parts = [whole, flat[..., pieces * _SQUARED_AT_ONCE :].unsqueeze(kept)]
@@ -430,3 +437,9 @@ def squares(rows: torch.Tensor, kept: int = 1) -> torch.Tensor:
     terms = min(width, _SQUARED_AT_ONCE) + 4
     total = sum_tensors(found) if found else flat.new_zeros(flat.shape[:kept], dtype=torch.float64)
     return (1 + terms * kind.eps) * total + 2 * width * kind.tiny
+
+
+def pixel_squares(images: torch.Tensor) -> torch.Tensor:
+    """`squares` over the channels of images, (examples, channels, height, width), in every pixel."""
+    by_kernel = squared_pixels(images)
+    return squares(images.movedim(1, -1), 3) if by_kernel is None else by_kernel

@@ -1,26 +1,29 @@
 """Sums over examples, with errors that are known before they are computed.
 
-Both sums of this module are compiled code (``sums.cpp``) where there is a compiler, and products in float64 by torch
+All sums of this module are compiled code (``sums.cpp``) where there is a compiler, and operations in float64 by torch
 where there is none. With u = 2^-24 and m the sum of the magnitudes of all summands, as a matrix or vector of its own,
 
 ==============  =====================================================================================================
-``single``      each summand is rounded at most 36 times on its way into the sum: the error is at most
+``single``      each summand is rounded at most 38 times on its way into the sum: the error is at most
                 `ROUNDOFFS` u |m|, and what numbers below the smallest normal one lose (`inosgd.rounding`)
 otherwise       at most 2^11 times in float64, for up to 2^20 places: 2^-42 |m|
 ==============  =====================================================================================================
 
-by the standard bound for sums in any order (Higham 2002, section 3.1), entry by entry and so for norms too. ``single``
-is a permission: without a compiler, and for numbers that are float64 themselves, sums are in float64 anyway.
+by the standard bound for sums in any order (Higham 2002, section 3.1), entry by entry and so for norms too. The 38 are
+a rounding of the scale, one of its product with d, 32 where products are added up one after the other, and 3 where four
+such sums are; all that follows is in float64, which is far below the 2 that are left. ``single`` is a permission:
+without a compiler, and for numbers that are float64 themselves, sums are in float64 anyway.
+
+The work is shared by the threads of the OpenMP runtime that torch has loaded, as many as torch may use. It is the
+results that are shared out, so that sums have the same bits on any number of threads.
 """
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
-from itertools import pairwise
 from pathlib import Path
-from threading import Thread
 from typing import NamedTuple
 
 import torch
@@ -35,11 +38,28 @@ _PLACES_AT_ONCE = 1 << 16
 _ROWS_AT_ONCE = 1 << 10
 """The same for operations of torch, which add up in an order that is not ours."""
 
-_WORTH_A_THREAD = 1 << 21
-"""How many products pay for starting a thread."""
+_WORTH_A_THREAD = 1 << 17
+"""How many products pay for another thread."""
 
 _TYPES = {torch.float32: "float", torch.float64: "double"}
-_OUTER, _ROW = [ctypes.c_void_p] * 7 + [ctypes.c_long] * 4, [ctypes.c_void_p] * 3 + [ctypes.c_long] * 3
+_POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_long
+_ARGUMENTS = {
+    "outer_sum": [_POINTER] * 3 + [_NUMBER, _POINTER, _NUMBER, _POINTER, _NUMBER, _NUMBER, _POINTER, _POINTER],
+    "row_sum": [_POINTER] * 3 + [_NUMBER] * 3 + [_POINTER],
+    "lookup_sum": [_POINTER] * 4 + [_NUMBER] * 3 + [_POINTER],
+    "squares": [_POINTER] * 2 + [_NUMBER] * 3 + [_POINTER],
+    "squares_across": [_POINTER] + [_NUMBER] * 6 + [_POINTER],
+}
+_KINDS: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("outer_sum", "row_sum"), ("float_float", "float_double", "double_double")),
+    **dict.fromkeys(("lookup_sum", "squares", "squares_across"), ("float", "double")),
+}
+
+
+class OperandStruct(ctypes.Structure):
+    """``Operand`` of the source."""
+
+    _fields_ = (("base", _POINTER), ("rows", _POINTER), ("columns", _POINTER), ("width", _NUMBER))
 
 
 class Operand(NamedTuple):
@@ -55,6 +75,10 @@ class Operand(NamedTuple):
         places = places_of(values.shape[:-1], values.stride()[:-1])
         return cls(values, places, places_of(values.shape[-1:], values.stride()[-1:]))
 
+    def described(self, start: int) -> tuple[int, int, int, int]:
+        """What the kernel is told, for the places from ``start`` bytes of their offsets on."""
+        return self.values.data_ptr(), self.rows.data_ptr() + start, self.columns.data_ptr(), len(self.columns)
+
     def gathered(self, places: slice) -> torch.Tensor:
         """The numbers of some places, one row each, in float64."""
         at = self.rows[places].unsqueeze(1) + self.columns
@@ -62,21 +86,24 @@ class Operand(NamedTuple):
         return whole[at.to(whole.device)].double()
 
 
-def outer_sum(outputs: Operand, inputs: Operand, scales: torch.Tensor, *, single: bool) -> torch.Tensor:
-    """sum_k scales[k] d_k a_k^T over all places, in float64.
+def outer_sums(
+    outputs: Operand, inputs: Sequence[Operand], scales: torch.Tensor, *, biased: bool = False, single: bool
+) -> list[torch.Tensor]:
+    """sum_k scales[k] d_k a_k^T over all places for every a, then sum_k scales[k] d_k if ``biased``, in float64.
 
     Guarantee:
-        In error by at most what the module says, with |m| <= sum_k |scales[k]| |d_k| |a_k|.
+        In error by at most what the module says, with |m| <= sum_k |scales[k]| |d_k| |a_k|, and |a_k| = 1 for the last.
     """
-    height, width = len(outputs.columns), len(inputs.columns)
     function = _function("outer_sum", outputs.values, single)
-    total = torch.zeros(height, width, dtype=torch.float64, device=outputs.values.device)
-    for places in _pieces(len(scales), _ROWS_AT_ONCE if function is None else _PLACES_AT_ONCE):
+    count, size = len(scales), _ROWS_AT_ONCE if function is None else _PLACES_AT_ONCE
+    pieces = [slice(start, min(start + size, count)) for start in range(0, count, size)] or [slice(0, 0)]
+    total: list[torch.Tensor] = []
+    for places in pieces:
         if function is None:
-            scaled = outputs.gathered(places) * scales[places].unsqueeze(1)
-            total += scaled.mT @ inputs.gathered(places)
+            found = _outer_by_torch(outputs, inputs, scales, biased, places)
         else:
-            total += _outer_by_kernel(function, outputs, inputs, scales[places].contiguous(), places)
+            found = _outer_by_kernel(function, outputs, inputs, scales, biased, places)
+        total = [one.add_(other) for one, other in zip(total, found, strict=True)] if total else found
     return total
 
 
@@ -100,6 +127,36 @@ def row_sum(values: torch.Tensor, scales: torch.Tensor, *, single: bool) -> torc
     return total
 
 
+def squared_rows(values: torch.Tensor) -> torch.Tensor | None:
+    """At least the squared norm over the last dimension, in float64, if there is a kernel for it.
+
+    The squares are added up in float64, in which those of float32 have no error, so that a sum of n of them is raised
+    by twice its n + 4 roundings of 2^-53, and by 2 n times the smallest float64. Where the squares add up to more than
+    the type of the values holds, it is infinite, as it is where they are added up in that type.
+    """
+    function = _function("squares", values, None)
+    if function is None:
+        return None
+    values = values if values.stride(-1) == 1 else values.contiguous()
+    found = torch.empty(values.shape[:-1], dtype=torch.float64, device="cpu")
+    rows, width = places_of(values.shape[:-1], values.stride()[:-1]), values.shape[-1]
+    threads = _threads(values.numel())
+    function(values.data_ptr(), rows.data_ptr(), len(rows), width, threads, found.data_ptr())
+    return found
+
+
+def squared_pixels(images: torch.Tensor) -> torch.Tensor | None:
+    """`squared_rows` over the channels of images, (examples, channels, height, width), read where they are."""
+    function = _function("squares_across", images, None)
+    if function is None or images.stride(3) != 1 or images.stride(2) != images.shape[3]:
+        return squared_rows(images.movedim(1, -1))
+    count, channels, height, width = images.shape
+    found = torch.empty(count, height, width, dtype=torch.float64, device="cpu")
+    steps = (count, images.stride(0), channels, images.stride(1), height * width)
+    function(images.data_ptr(), *steps, _threads(images.numel()), found.data_ptr())
+    return found
+
+
 def lookup_sum(values: torch.Tensor, indices: torch.Tensor, scales: torch.Tensor, table: int) -> torch.Tensor:
     """The rows of a table to which scales[i] x_it was added where ``indices`` point: always in float64.
 
@@ -111,6 +168,9 @@ def lookup_sum(values: torch.Tensor, indices: torch.Tensor, scales: torch.Tensor
         scales: One per example.
         table: How many rows it has.
     """
+    function = _function("lookup_sum", values, None)
+    if function is not None:
+        return _lookup_by_kernel(function, values, indices, scales, table)
     scaled, rows = (values * scales.view(-1, 1, 1)).flatten(0, 1), indices.flatten()
     if len(rows) > _ROWS_AT_ONCE:
         pieces = torch.arange(len(rows), device=rows.device) // _ROWS_AT_ONCE
@@ -120,46 +180,66 @@ def lookup_sum(values: torch.Tensor, indices: torch.Tensor, scales: torch.Tensor
     return scaled.new_zeros(table, scaled.shape[1]).index_add_(0, rows, scaled)
 
 
+def _outer_by_torch(
+    outputs: Operand, inputs: Sequence[Operand], scales: torch.Tensor, biased: bool, places: slice
+) -> list[torch.Tensor]:
+    scaled = outputs.gathered(places) * scales[places].unsqueeze(1)
+    found = [scaled.mT @ each.gathered(places) for each in inputs]
+    return [*found, scaled.sum(0)] if biased else found
+
+
 def _outer_by_kernel(
-    function: Callable[..., None], outputs: Operand, inputs: Operand, scales: torch.Tensor, places: slice
-) -> torch.Tensor:
-    height, width = len(outputs.columns), len(inputs.columns)
-    total = torch.zeros(height, width, dtype=torch.float64, device="cpu")
-    d_rows, a_rows = outputs.rows[places], inputs.rows[places]
-    tensors = (outputs.values, d_rows, outputs.columns, inputs.values, a_rows, inputs.columns, scales)
-    pointers = [tensor.data_ptr() for tensor in tensors]
-
-    def rows(first: int, last: int) -> None:
-        function(*pointers, len(scales), width, first, last, total.data_ptr())
-
-    _in_threads(rows, height, len(scales) * width * height)
+    function: Callable[..., None],
+    outputs: Operand,
+    inputs: Sequence[Operand],
+    scales: torch.Tensor,
+    biased: bool,
+    places: slice,
+) -> list[torch.Tensor]:
+    height, widths, start = len(outputs.columns), [len(each.columns) for each in inputs], 8 * places.start
+    total = [torch.zeros(height, width, dtype=torch.float64, device="cpu") for width in widths]
+    if biased:
+        total.append(torch.zeros(height, dtype=torch.float64, device="cpu"))
+    operands = (OperandStruct * len(inputs))(*[OperandStruct(*each.described(start)) for each in inputs])
+    targets = (_POINTER * len(inputs))(*[each.data_ptr() for each in total[: len(inputs)]])
+    scales, count = scales.contiguous(), places.stop - places.start
+    function(
+        *outputs.described(start),
+        ctypes.addressof(operands),
+        len(inputs),
+        scales.data_ptr() + start,
+        count,
+        _threads(count * height * (sum(widths) + 1)),
+        ctypes.addressof(targets),
+        total[-1].data_ptr() if biased else None,
+    )
     return total
 
 
 def _row_by_kernel(
     function: Callable[..., None], values: torch.Tensor, rows: torch.Tensor, scales: torch.Tensor
 ) -> torch.Tensor:
-    total = torch.zeros(values.shape[-1], dtype=torch.float64, device="cpu")
+    width = values.shape[-1]
+    total = torch.zeros(width, dtype=torch.float64, device="cpu")
     pointers = [tensor.data_ptr() for tensor in (values, rows, scales)]
-
-    def columns(first: int, last: int) -> None:
-        function(*pointers, len(scales), first, last, total.data_ptr())
-
-    _in_threads(columns, len(total), len(scales) * len(total))
+    function(*pointers, len(scales), width, _threads(len(scales) * width), total.data_ptr())
     return total
 
 
-def _in_threads(work: Callable[[int, int], None], count: int, cost: int) -> None:
-    """``work(first, last)`` for parts of 0 .. count, on as many threads as torch may use; ctypes lets Python go on."""
-    threads = min(torch.get_num_threads(), cost // _WORTH_A_THREAD + 1, count)
-    ends = [count * part // max(1, threads) for part in range(1, threads + 1)]
-    others = [Thread(target=work, args=pair) for pair in pairwise(ends)]
-    for thread in others:
-        thread.start()
-    if ends:
-        work(0, ends[0])
-    for thread in others:
-        thread.join()
+def _lookup_by_kernel(
+    function: Callable[..., None], values: torch.Tensor, indices: torch.Tensor, scales: torch.Tensor, table: int
+) -> torch.Tensor:
+    values = values if values.stride(-1) == 1 else values.contiguous()
+    rows, width = places_of(values.shape[:-1], values.stride()[:-1]), values.shape[-1]
+    total = torch.zeros(table, width, dtype=torch.float64, device="cpu")
+    tensors = (values, rows, indices.long().contiguous(), scales.repeat_interleave(indices.shape[1]))
+    pointers = [tensor.data_ptr() for tensor in tensors]
+    function(*pointers, len(rows), table, width, total.data_ptr())
+    return total
+
+
+def _threads(cost: int) -> int:
+    return min(torch.get_num_threads(), cost // _WORTH_A_THREAD + 1)
 
 
 def _pieces(count: int, size: int) -> list[slice]:
@@ -175,13 +255,14 @@ def places_of(shape: tuple[int, ...], strides: tuple[int, ...]) -> torch.Tensor:
     return offsets
 
 
-def _function(name: str, values: torch.Tensor, single: bool) -> Callable[..., None] | None:
-    """The compiled sum for values of this type, if there is one and it can read them."""
+def _function(name: str, values: torch.Tensor, single: bool | None) -> Callable[..., None] | None:
+    """The compiled function for values of this type, if there is one and it can read them."""
     if values.dtype not in _TYPES or not values.is_cpu or values.is_neg():
         return None
     library = kernel()
     kind = _TYPES[values.dtype]
-    return None if library is None else getattr(library, f"{name}_{kind}_{kind if single else 'double'}")
+    ending = "" if single is None else f"_{kind if single else 'double'}"
+    return None if library is None else getattr(library, f"{name}_{kind}{ending}")
 
 
 @cache
@@ -190,10 +271,10 @@ def kernel() -> ctypes.CDLL | None:
     library = compiled(SOURCE)
     if library is None:
         return None
-    for kinds in ("float_float", "float_double", "double_double"):
-        for name, types in (("outer_sum", _OUTER), ("row_sum", _ROW)):
-            function = getattr(library, f"{name}_{kinds}")
-            function.argtypes, function.restype = [*types, ctypes.c_void_p], None
+    for name, kinds in _KINDS.items():
+        for kind in kinds:
+            function = getattr(library, f"{name}_{kind}")
+            function.argtypes, function.restype = _ARGUMENTS[name], None
     return library if _agrees(library) else None
 
 
@@ -202,20 +283,20 @@ def _agrees(library: ctypes.CDLL) -> bool:
     source = torch.Generator("cpu").manual_seed(0)
     shapes = ((90, 6, 31), (90, 6, 45), (90,))
     d, a, scales = (torch.randn(*shape, generator=source, dtype=torch.float64, device="cpu") for shape in shapes)
-    places = scales.repeat_interleave(6)
+    places, every = scales.repeat_interleave(6), slice(0, 540)
     for dtype, kinds, tolerance in (
         (torch.float32, "float_float", 1e-5),
         (torch.float32, "float_double", 1e-12),
         (torch.float64, "double_double", 1e-12),
     ):
-        outputs, inputs = d.to(dtype), a.to(dtype)
-        wanted = torch.einsum("b,bto,bti->oi", scales, outputs.double(), inputs.double())
-        found = _outer_by_kernel(
-            getattr(library, f"outer_sum_{kinds}"), Operand.of(outputs), Operand.of(inputs), places, slice(0, 540)
-        )
-        at = places_of(inputs.shape[:-1], inputs.stride()[:-1])
-        rows = _row_by_kernel(getattr(library, f"row_sum_{kinds}"), inputs, at, places)
-        pairs = ((found, wanted), (rows, places @ inputs.flatten(0, 1).double()))
+        outputs, inputs = Operand.of(d.to(dtype)), Operand.of(a.to(dtype))
+        at = places_of(inputs.values.shape[:-1], inputs.values.stride()[:-1])
+        outer, row = (getattr(library, f"{name}_{kinds}") for name in ("outer_sum", "row_sum"))
+        wanted = _outer_by_torch(outputs, [inputs, outputs], places, True, every)
+        found = _outer_by_kernel(outer, outputs, [inputs, outputs], places, True, every)
+        wanted.append(places @ inputs.values.flatten(0, 1).double())
+        found.append(_row_by_kernel(row, inputs.values, at, places))
+        pairs = zip(found, wanted, strict=True)
         if not all(torch.allclose(one, other, rtol=tolerance, atol=540 * tolerance) for one, other in pairs):
             return False
     return True
