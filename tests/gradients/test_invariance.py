@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from inosgd.gradients import BookkeepingEngine, GradientEngine, ReferenceEngine, invariance, supervised
-from inosgd.gradients.invariance import Sizes, made_up, padded_size, passing
+from inosgd.gradients.invariance import Sizes, made_up, padded_size, passing, rows_of_block
 from inosgd.gradients.recording import Task, record_pass
 from inosgd.models import character_lstm, mnist_cnn, paper_mlp, small_transformer
 
@@ -63,6 +63,13 @@ def rows_at_once(model: nn.Module, examples, most: int | None = None) -> int:
     return passing(Task.of(model, LOSSES), examples, measured, most)[1]
 
 
+def block_of(model: nn.Module, examples) -> int:
+    """The rows of a block, which differ between processors."""
+    unit = rows_of_block(Task.of(model, LOSSES), examples, measured)
+    assert unit in invariance.UNITS
+    return unit
+
+
 @given(st.integers(1, 10_000), st.sampled_from(invariance.UNITS))
 def test_sizes_are_few_and_not_much_larger_than_batches(count, unit):
     size = padded_size(count, unit)
@@ -104,7 +111,8 @@ def test_sizes_at_which_rows_are_other_ones_pass_in_blocks():
     model, examples = ByPlace(by_size=True), batch(101, 5)
     assert changed(BookkeepingEngine(), model, examples) == 0
     few = tuple(leaf[:16] for leaf in examples)
-    assert [rows_at_once(model, each) for each in (few, examples)] == [16, 8]
+    unit = block_of(model, few)
+    assert [rows_at_once(model, each) for each in (few, examples)] == [padded_size(16, unit), unit]
 
 
 @pytest.mark.parametrize("by_size", [True, False])
@@ -140,7 +148,12 @@ def test_linear_maps_by_columns_are_the_same_up_to_roundings():
 
 def test_a_limit_is_kept_in_whole_blocks():
     model, examples = nn.Linear(5, 3), batch(50, 5)
-    assert [rows_at_once(model, examples, most) for most in (None, 60, 50, 30, 3)] == [56, 56, 48, 24, 8]
+    unit = block_of(model, examples)
+    whole = padded_size(50, unit)
+    assert rows_at_once(model, examples) == whole
+    for most in (60, 50, 30, 3):
+        expected = whole if whole <= most else max(unit, most // unit * unit)
+        assert rows_at_once(model, examples, most) == expected
 
 
 def test_models_that_fail_on_what_is_made_up_have_their_examples_one_by_one():
