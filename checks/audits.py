@@ -128,7 +128,7 @@ def run(plan: Plan) -> dict[str, Any]:
 def page(found: dict[str, Any]) -> str:
     """The tables as Markdown."""
     first = next(iter(found["lira"].values()))
-    steps, models = first["settings"]["steps"], first["models"]
+    steps, models = first["steps"], first["models"]
     canaries = next(iter(found["canary"].values()))
     lines = [
         "# Audits of the digits study",

@@ -21,13 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
 
-from inosgd import INO_SGD, PlanConfig, SecureSource, Trainer, TrainingState, make_plan
-from inosgd.gradients import supervised
+from inosgd import INO_SGD, SecureSource, TrainingState
 from inosgd.runs.folder import RunFolder
 from inosgd.runs.resuming import begin, train_durably
-from inosgd.study.digits import DIGITS
+from inosgd.study.building import build
+from inosgd.study.built_in import STUDIES
+from inosgd.study.config import plan_for
 from inosgd.training import every
 
 NOTES = 20
@@ -57,20 +57,12 @@ def observe(step: int, since: float, steps: int) -> Note:
 def train(folder: Path, steps: int) -> list[Note]:
     """The training, and what was noted on the way."""
     torch.set_num_threads(1)
-    data, settings = DIGITS.split(0), DIGITS.settings
-    plan = make_plan(
-        data.owners.table,
-        PlanConfig(
-            steps=steps,
-            variant="sample",
-            expected_batch_size=settings.expected_batch_size,
-            clipping_threshold=settings.clipping_threshold,
-        ),
-    )
+    study = STUDIES["digits"].changed({"steps": steps, "method": INO_SGD.name})
+    data = study.split(0)
+    plan = plan_for(study.config, data.owners.table)
     run = RunFolder.create(folder / "run", {"of": "a long training"}, plan)
-    trainer = Trainer(plan, data.owners, (data.inputs, data.targets), supervised(F.cross_entropy), INO_SGD)
-    model = DIGITS.model(0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=settings.learning_rate)
+    built = build(study, data, plan)
+    trainer, model, optimizer = built.trainer, built.model, built.optimizer
     interval, notes, last = max(steps // NOTES, 1), [], [time.perf_counter()]
 
     def note(state: TrainingState) -> None:

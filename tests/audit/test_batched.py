@@ -19,19 +19,21 @@ from inosgd.gradients import supervised
 from inosgd.models import perceptron
 from inosgd.order import RANDOM
 from inosgd.randomness import SeededSource
+from inosgd.study.study import LabelledExamples
 from inosgd.training import fit
 from tests.audit import tiny
 
-WIDE = dataclasses.replace(tiny.DATA, inputs=tiny.DATA.inputs.double())
+EXAMPLES = LabelledExamples(tiny.DATA.examples.inputs.double(), tiny.DATA.examples.targets)
+WIDE = dataclasses.replace(tiny.DATA, examples=EXAMPLES)
 
 
 def _serial(initial, practice, rows, source) -> nn.Module:
     model = perceptron(4, 3, 3, 2, seed=0).double()
     model.load_state_dict(initial.state_dict())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    examples = (WIDE.inputs[rows], WIDE.targets[rows])
+    examples = EXAMPLES.only(rows)
     trainer = practice.trainer(WIDE.owners.assignment[rows], examples, supervised(F.cross_entropy))
-    fit(trainer, practice.start(trainer, model, optimizer, source, WIDE.targets.numpy()[rows]))
+    fit(trainer, practice.start(trainer, model, optimizer, source, examples.targets.numpy()))
     return model
 
 
@@ -48,7 +50,7 @@ def _serial(initial, practice, rows, source) -> nn.Module:
 )
 def test_equals_train_step_on_the_same_draws(practice):
     initial = perceptron(4, 3, 3, 2, seed=5).double()
-    members = [np.flatnonzero(membership(0, number, len(WIDE.targets))) for number in range(3)]
+    members = [np.flatnonzero(membership(0, number, len(EXAMPLES))) for number in range(3)]
     stack = train_stacked(initial, practice, WIDE, members, [SeededSource(number) for number in range(3)], 0.5)
     for number, rows in enumerate(members):
         model = _serial(initial, practice, rows, SeededSource(number))
@@ -70,8 +72,8 @@ def test_a_batch_may_be_empty_and_a_model_may_have_no_examples():
 
 def test_outputs_are_those_of_the_models():
     model = perceptron(4, 3, 2, seed=1)
-    outputs = Stack.of(model, 2).outputs(tiny.DATA.inputs, at_once=7)
-    torch.testing.assert_close(outputs[1], model(tiny.DATA.inputs).detach())
+    outputs = Stack.of(model, 2).outputs(tiny.DATA.examples.inputs, at_once=7)
+    torch.testing.assert_close(outputs[1], model(tiny.DATA.examples.inputs).detach())
 
 
 def test_only_plain_perceptrons_are_stacked():

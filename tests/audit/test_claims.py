@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from scipy.stats import norm
@@ -9,7 +11,7 @@ from inosgd.accounting.privacy_loss import PrivacyProfile, SampledGaussian, comp
 from inosgd.accounting.profile import best_true_positive_rate
 from inosgd.audit.claims import MOST_OWNERS, claim_of, highest_auc, highest_curve, subjects_of
 from inosgd.plan import Phase, Plan, Terms
-from inosgd.study.study import Groups, StudyData
+from inosgd.study.study import Groups
 from tests.audit import tiny
 
 
@@ -51,7 +53,7 @@ def test_one_subject_per_owner():
     subjects = subjects_of(tiny.PLAN, tiny.DATA)
     assert [each.claim.name for each in subjects] == ["strict", "liberal"]
     together = np.sort(np.concatenate([each.examples for each in subjects]))
-    assert together.tolist() == list(range(len(tiny.DATA.targets)))
+    assert together.tolist() == list(range(len(tiny.DATA.examples)))
 
 
 def test_many_owners_are_told_by_groups_under_the_weakest_claim_among_them():
@@ -62,16 +64,11 @@ def test_many_owners_are_told_by_groups_under_the_weakest_claim_among_them():
     terms = Terms.for_owners(owners.table, rates, np.ones(count), 2.0)
     plan = Plan(owners.table, (Phase(5, terms),), "pld", np.linspace(0.5, 1.0, count))
     groups = np.arange(count) % 2
-    zeros = tiny.DATA.inputs[:1].expand(count, -1)
-    data = StudyData(
-        owners,
-        zeros,
-        zeros[:, 0].long(),
-        groups,
-        zeros,
-        zeros[:, 0].long(),
-        groups,
-        Groups(("a", "b"), np.array([1, 2])),
+    data = dataclasses.replace(
+        tiny.DATA,
+        owners=owners,
+        groups=Groups(("a", "b"), np.array([1.0, 2.0]), np.full(2, 1e-5)),
+        train_groups=groups,
     )
     first, second = subjects_of(plan, data)
     assert first.examples.tolist() == list(range(0, count, 2))

@@ -64,6 +64,6 @@ def test_every_control_is_caught_by_an_audit_and_found_by_name():
 
 def test_plans_of_several_phases_are_refused():
     terms = tiny.PLAN.at(0)
-    plan = type(tiny.PLAN)(tiny.PLAN.table, (Phase(1, terms), Phase(2, terms)), "sample", "pld", tiny.PLAN.spent)
+    plan = type(tiny.PLAN)(tiny.PLAN.table, (Phase(1, terms), Phase(2, terms)), "pld", tiny.PLAN.spent)
     with pytest.raises(InvalidArgumentError, match="2 phases"):
         Practice(plan, INO_SGD)

@@ -15,8 +15,8 @@ import pytest
 import torch
 
 from inosgd.errors import InosgdError
-from inosgd.study.building import study_model
 from inosgd.study.data import load_data
+from inosgd.study.from_file import file_model
 from inosgd.study.reading import read_study
 from tests.hostile.readers import READERS, zip_of
 from tests.study.writers import write_study
@@ -112,11 +112,11 @@ def test_a_factory_that_a_study_names_is_not_imported_unless_it_is_allowed_by_it
     for allowed in (None, "", name, f"{name}:other", "os:system"):
         with pytest.raises(InosgdError):
             found = read_study(study, allowed_factory=allowed)
-            study_model(found, load_data(found), allowed)
+            file_model(found, allowed, load_data(found), 0)
         assert not mark.exists()
         assert name not in sys.modules
     found = read_study(study, allowed_factory=f"{name}:build")
-    assert study_model(found, load_data(found), f"{name}:build") is not None
+    assert file_model(found, f"{name}:build", load_data(found), 0) is not None
     assert mark.exists()  # the control: named in full, it is
     sys.modules.pop(name)
     sys.path.remove(str(study.parent.resolve()))

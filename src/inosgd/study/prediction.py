@@ -17,6 +17,7 @@ from inosgd.data.tables import read_table
 from inosgd.errors import InvalidArgumentError
 from inosgd.models.saved import load_weights, read_description
 from inosgd.study.encoding import ArrayEncoding, Encoding, ImageEncoding, TableEncoding, encoding_from_json
+from inosgd.study.inputs import as_shape
 from inosgd.study.models import build_model, model_problem
 from inosgd.study.sources import Pixels
 
@@ -44,6 +45,8 @@ def predict(
     model = load_weights(folder, _model(folder, description, allowed_factory))
     encoding, task = _understood(folder, description)
     name, examples, inputs, messages = _inputs(encoding, data, delimiter)
+    if encoding.shape != as_shape(description["architecture"]["inputs"]):
+        raise InvalidArgumentError(f"{folder}: its inputs are not those that its model reads; save it again")
     outputs = _outputs(model, inputs)
     if task.outputs != outputs.shape[1]:
         raise InvalidArgumentError(f"{folder}: {task.outputs} names for {outputs.shape[1]} outputs; save it again")
