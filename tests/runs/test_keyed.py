@@ -13,7 +13,8 @@ from torch.utils.data import Dataset
 from inosgd import DP_SGD
 from inosgd.examples import DatasetStore, TensorStore
 from inosgd.runs import keyed
-from inosgd.runs.keyed import KEY_BYTES, keyed_digest, new_key, training_digests
+from inosgd.runs.digests import training_digests
+from inosgd.runs.keyed import KEY_BYTES, keyed_digest, new_key
 from tests import tiny
 
 KEY = bytes(range(KEY_BYTES))

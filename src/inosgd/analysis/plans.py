@@ -13,7 +13,8 @@ from inosgd.analysis.guarantees import group_guarantees, owner_risks
 from inosgd.errors import InfeasibleError
 from inosgd.owners import OwnerTable
 from inosgd.plan import Plan
-from inosgd.planning import VARIANTS, PlanConfig, make_plan, signal_ratio, signals, widest_angle
+from inosgd.planning import VARIANTS, PlanConfig, make_plan
+from inosgd.planning.signals import signal_ratio, signals, widest_angle
 
 MOST_OWNERS = 12
 """With more owners than this, a table for people shows the strictest, the median and the most liberal one."""

@@ -30,10 +30,11 @@ from inosgd.errors import CheckpointError, InvalidArgumentError
 from inosgd.files import sha256
 from inosgd.ledger.ledger import History, Ledger
 from inosgd.randomness import RandomSource
-from inosgd.runs.checkpoint import Checkpoint, copy_to_peers, erase_keys, read_checkpoint, restore
+from inosgd.runs.checkpoint import Checkpoint, erase_keys, read_checkpoint
+from inosgd.runs.digests import training_digests
 from inosgd.runs.files import WITH_KEYS
 from inosgd.runs.folder import LockedRun, RunFolder
-from inosgd.runs.keyed import training_digests
+from inosgd.runs.saving import copy_to_peers, restore
 from inosgd.training import Callback, Trainer, TrainingState, fit
 from inosgd.training import every as after_every
 
