@@ -189,7 +189,6 @@ def train_durably(
     every: int,
     steps: int | None = None,
     callbacks: Sequence[Callback] = (),
-    progress: bool = False,
 ) -> TrainingState:
     """Take ``steps`` steps, by default all that are left, with a checkpoint after each ``every`` and at the end.
 
@@ -211,7 +210,7 @@ def train_durably(
         erase()
 
     erase()  # what a killed process had not come to
-    fit(trainer, state, steps=steps, callbacks=[*callbacks, after_every(every, save)], progress=progress)
+    fit(trainer, state, steps=steps, callbacks=[*callbacks, after_every(every, save)])
     if state.step % every:
         save(state)
     if state.step == trainer.plan.steps:
