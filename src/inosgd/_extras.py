@@ -19,7 +19,7 @@ def needs(extra: str) -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        raise MissingExtraError(extra, str(error.name)) from None
+        raise MissingExtraError(extra, str(error.name).partition(".")[0]) from None
 
 
 def require(extra: str, *packages: str) -> None:

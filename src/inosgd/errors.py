@@ -22,7 +22,7 @@ class MissingExtraError(InosgdError, ImportError):
     """
 
     def __init__(self, extra: str, name: str) -> None:
-        super().__init__(f"{name} is needed for this and is not installed: pip install 'inosgd[{extra}]'", name=name)
+        super().__init__(f"{name} is not installed: pip install 'inosgd[{extra}]'", name=name)
         self.extra = extra
 
 
