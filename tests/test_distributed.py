@@ -25,14 +25,11 @@ from inosgd import (
     INO_SGD,
     Budget,
     InosgdError,
-    InvalidArgumentError,
     Ledger,
     Owners,
-    Phase,
     Plan,
     SecureSource,
     SeededSource,
-    Terms,
     Trainer,
     TrainingState,
     fit,
@@ -43,11 +40,13 @@ from inosgd import (
 from inosgd import distributed as module
 from inosgd.clipping import AutoClipping
 from inosgd.distributed import ALONE, Peers, SharedBatch, connect
+from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, ReferenceEngine
 from inosgd.gradients.engine import Measured
 from inosgd.grid import Grid
 from inosgd.ledger.records import read_chain
 from inosgd.order import ORDERS
+from inosgd.plan import Phase, Terms
 from inosgd.randomness import AgreedSource
 from inosgd.runs.folder import RunFolder
 from inosgd.runs.resuming import begin, resume, train_durably

@@ -7,9 +7,11 @@ import pytest
 import torch
 from scipy import stats
 
-from inosgd import BetaTail, Budget, Owners, SeededSource, Tail, Terms, ino_sgm
+from inosgd import BetaTail, Budget, Owners, SeededSource
 from inosgd.errors import InosgdError, InvalidArgumentError
-from inosgd.mechanism import BoundedSum, combine, release
+from inosgd.importance import Tail
+from inosgd.mechanism import BoundedSum, combine, ino_sgm, release
+from inosgd.plan import Terms
 
 OWNERS = Owners.from_labels(
     ["a"] * 3 + ["b"] * 2, {"a": Budget(epsilon=1.0, delta=1e-5), "b": Budget(epsilon=5.0, delta=1e-5)}

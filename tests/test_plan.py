@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inosgd import Fairness, OwnerTable, Phase, Plan, PlanConfig, Terms
+from inosgd import Fairness, OwnerTable, Plan, PlanConfig
 from inosgd.errors import InvalidArgumentError
+from inosgd.plan import Phase, Terms
 
 TABLE = OwnerTable(("a", "b"), [1.0, 8.0], [1e-5, 1e-5], [100, 300])
 

@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from inosgd import SecureSource, SeededSource, Terms
+from inosgd import SecureSource, SeededSource
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine
 from inosgd.grid import MOST_STEPS, Grid
 from inosgd.mechanism import BoundedSum, release
 from inosgd.noise import gaussian
+from inosgd.plan import Terms
 from inosgd.rounding import LARGEST_SHARE, Room, largest_threshold_sum
 
 # -- The attack ------------------------------------------------------------------------------------------------------

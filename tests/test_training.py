@@ -21,28 +21,26 @@ from inosgd import (
     INO_SGD,
     BookkeepingEngine,
     Budget,
-    BudgetExceededError,
     Importance,
-    InvalidArgumentError,
     Ledger,
     Owners,
-    Phase,
     Plan,
     PlanConfig,
     SecureSource,
     SeededSource,
-    Terms,
     Trainer,
     TrainingState,
-    every,
     fit,
     make_plan,
     supervised,
     train_step,
     training,
 )
+from inosgd.errors import BudgetExceededError, InvalidArgumentError
 from inosgd.importance import BetaTail
 from inosgd.order import ORDERS
+from inosgd.plan import Phase, Terms
+from inosgd.training import every
 from tests import tiny
 
 LOSSES = supervised(F.cross_entropy)

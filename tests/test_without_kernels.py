@@ -9,11 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from inosgd import IDP_SGD, INO_SGD, Owners, OwnerTable, Phase, Plan, SeededSource, Terms, Trainer, TrainingState, fit
+from inosgd import IDP_SGD, INO_SGD, Owners, OwnerTable, Plan, SeededSource, Trainer, TrainingState, fit
 from inosgd.clipping import FlatClipping
 from inosgd.gradients import BookkeepingEngine, ReferenceEngine, trainable_parameters
 from inosgd.gradients.compiling import SWITCH, compiled
 from inosgd.gradients.rules import chain_kernel, sums
+from inosgd.plan import Phase, Terms
 from inosgd.training import train_step
 from tests import tiny
 from tests.adversary import CHOICES, LOSSES, Case, data_of, model_of, search, thresholds_of

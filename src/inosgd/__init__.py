@@ -1,96 +1,73 @@
 """inosgd: train PyTorch models under individual privacy budgets, and serve the strict owners too."""
 
-from importlib.metadata import version as _version
+from typing import TYPE_CHECKING
 
-from inosgd.distributed import Peers, connect
-from inosgd.errors import (
-    AlreadyReleasedError,
-    BudgetExceededError,
-    CheckpointError,
-    InfeasibleError,
-    InosgdError,
-    InvalidArgumentError,
-    LedgerError,
-    PeerFailedError,
-    PeerLostError,
-    RunLockedError,
-    TrainingStoppedError,
-    UnknownOwnerError,
-)
-from inosgd.gradients import BookkeepingEngine, ReferenceEngine, replace_batchnorm, supervised
-from inosgd.importance import BetaTail, FunctionTail, Importance, StepTail, Tail
-from inosgd.ledger.ledger import Ledger, verify_ledger
-from inosgd.mechanism import ino_sgm
-from inosgd.method import DP_SGD, IDP_SGD, INO_SGD, INO_SGD_FAIR, METHODS, Method
-from inosgd.owners import Budget, Owners, OwnerTable
-from inosgd.plan import Phase, Plan, Terms
-from inosgd.plan_config import Fairness, PlanConfig
-from inosgd.planning import make_plan
-from inosgd.randomness import SecureSource, SeededSource
-from inosgd.runs.folder import LockedRun, RunFolder
-from inosgd.runs.progression import Changes, carry_out, propose
-from inosgd.runs.resuming import begin, resume, train_durably
-from inosgd.runs.verification import verify_run
-from inosgd.training import Trainer, TrainingState, every, fit, train_step
+if TYPE_CHECKING:
+    from inosgd._version import __version__
+    from inosgd.errors import InosgdError
+    from inosgd.gradients import BookkeepingEngine, ReferenceEngine, replace_batchnorm, supervised
+    from inosgd.importance import BetaTail, FunctionTail, Importance, StepTail
+    from inosgd.ledger.ledger import Ledger, verify_ledger
+    from inosgd.method import DP_SGD, IDP_SGD, INO_SGD, INO_SGD_FAIR, Method
+    from inosgd.owners import Budget, Owners, OwnerTable
+    from inosgd.plan import Plan
+    from inosgd.plan_config import Fairness, PlanConfig
+    from inosgd.planning.planner import make_plan
+    from inosgd.randomness import SecureSource, SeededSource
+    from inosgd.runs.folder import RunFolder
+    from inosgd.training import Trainer, TrainingState, fit, train_step
+else:
+    from inosgd._lazy import loaded_when_used
 
-__version__ = _version("inosgd")
+    __getattr__, __dir__ = loaded_when_used(
+        __name__,
+        {
+            "inosgd._version": ("__version__",),
+            "inosgd.errors": ("InosgdError",),
+            "inosgd.gradients": ("BookkeepingEngine", "ReferenceEngine", "replace_batchnorm", "supervised"),
+            "inosgd.importance": ("BetaTail", "FunctionTail", "Importance", "StepTail"),
+            "inosgd.ledger.ledger": ("Ledger", "verify_ledger"),
+            "inosgd.method": ("DP_SGD", "IDP_SGD", "INO_SGD", "INO_SGD_FAIR", "Method"),
+            "inosgd.owners": ("Budget", "OwnerTable", "Owners"),
+            "inosgd.plan": ("Plan",),
+            "inosgd.plan_config": ("Fairness", "PlanConfig"),
+            "inosgd.planning.planner": ("make_plan",),
+            "inosgd.randomness": ("SecureSource", "SeededSource"),
+            "inosgd.runs.folder": ("RunFolder",),
+            "inosgd.training": ("Trainer", "TrainingState", "fit", "train_step"),
+        },
+    )
 
 __all__ = [
     "DP_SGD",
     "IDP_SGD",
     "INO_SGD",
     "INO_SGD_FAIR",
-    "METHODS",
-    "AlreadyReleasedError",
     "BetaTail",
     "BookkeepingEngine",
     "Budget",
-    "BudgetExceededError",
-    "Changes",
-    "CheckpointError",
     "Fairness",
     "FunctionTail",
     "Importance",
-    "InfeasibleError",
     "InosgdError",
-    "InvalidArgumentError",
     "Ledger",
-    "LedgerError",
-    "LockedRun",
     "Method",
     "OwnerTable",
     "Owners",
-    "PeerFailedError",
-    "PeerLostError",
-    "Peers",
-    "Phase",
     "Plan",
     "PlanConfig",
     "ReferenceEngine",
     "RunFolder",
-    "RunLockedError",
     "SecureSource",
     "SeededSource",
     "StepTail",
-    "Tail",
-    "Terms",
     "Trainer",
     "TrainingState",
-    "TrainingStoppedError",
-    "UnknownOwnerError",
-    "begin",
-    "carry_out",
-    "connect",
-    "every",
+    "__version__",
     "fit",
-    "ino_sgm",
     "make_plan",
-    "propose",
     "replace_batchnorm",
-    "resume",
     "supervised",
-    "train_durably",
     "train_step",
     "verify_ledger",
-    "verify_run",
 ]

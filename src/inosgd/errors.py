@@ -13,6 +13,19 @@ class InvalidArgumentError(InosgdError, ValueError):
     """An argument that cannot be used; the message names it, its value and what to give instead."""
 
 
+class MissingExtraError(InosgdError, ImportError):
+    """A package that is needed here and is installed only with one of the extras.
+
+    Attributes:
+        extra: The extra.
+        name: The package.
+    """
+
+    def __init__(self, extra: str, name: str) -> None:
+        super().__init__(f"{name} is not installed: pip install 'inosgd[{extra}]'", name=name)
+        self.extra = extra
+
+
 class UnknownOwnerError(InosgdError, LookupError):
     """An owner that no budget was given for.
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import json
 import os
 from pathlib import Path
+from typing import Any
 
 
 def staged(path: Path) -> Path:
@@ -47,6 +49,11 @@ def read_regular(path: Path) -> bytes:
 def sha256(content: bytes) -> str:
     """The SHA-256 of ``content`` in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
+
+
+def folder_of(name: str, settings: Any) -> Path:
+    """The folder below ``runs`` that ``settings``, which are JSON, determine: the same ones find it again."""
+    return Path("runs") / f"{name}-{sha256(json.dumps(settings, sort_keys=True).encode())[:8]}"
 
 
 def synchronise(descriptor: int) -> None:

@@ -8,15 +8,13 @@ another plan and no tail.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.progress import track
 from torch import nn
 
 from inosgd import _validate
@@ -221,7 +219,6 @@ def fit(
     *,
     steps: int | None = None,
     callbacks: Sequence[Callback] = (),
-    progress: bool = False,
 ) -> TrainingState:
     """Take ``steps`` steps, by default all that the plan has left.
 
@@ -233,7 +230,7 @@ def fit(
     _validate.whole(0, steps=count)
     if count > remaining:
         raise _validate.fail("steps", steps, f"the plan has {remaining} left; plan again for more")
-    for _ in _shown(range(count), progress and trainer.peers.first):
+    for _ in range(count):
         diagnostics = train_step(trainer, state)
         for callback in callbacks:
             callback(state, diagnostics)
@@ -288,9 +285,3 @@ def _sampler(trainer: Trainer, state: TrainingState, terms: Terms) -> PoissonSam
         state.sampler = PoissonSampler(terms.sampling_rates, trainer.owners.assignment)
         state.sampler_terms = terms
     return state.sampler
-
-
-def _shown(steps: range, progress: bool) -> Iterable[int]:
-    if not progress:
-        return steps
-    return track(steps, description="training", console=Console(stderr=True), transient=True)

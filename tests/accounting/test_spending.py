@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inosgd import OwnerTable, Phase, Terms
+from inosgd import OwnerTable
 from inosgd.accounting import ACCOUNTANTS, Exposures, epsilons, epsilons_spent, reference_epsilon
 from inosgd.accounting.reference import ORDERS
 from inosgd.accounting.renyi import epsilon_from_renyi, renyi_divergences
 from inosgd.errors import InvalidArgumentError
+from inosgd.plan import Phase, Terms
 
 TABLE = OwnerTable(("a", "b", "c"), [1.0, 2.0, 3.0], [1e-5, 1e-5, 1e-6], [100, 100, 100])
 

@@ -17,11 +17,9 @@ from inosgd import (
     IDP_SGD,
     Budget,
     Owners,
-    Phase,
     Plan,
     ReferenceEngine,
     SeededSource,
-    Terms,
     Trainer,
     TrainingState,
     fit,
@@ -34,6 +32,7 @@ from inosgd.analysis.worked_example import MEAN_GRADIENTS, expected_clipped_grad
 from inosgd.clipping import MARGIN
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.engine import Examples
+from inosgd.plan import Phase, Terms
 
 NAMES = ("strict", "liberal", "third")
 

@@ -16,22 +16,7 @@ from scipy.special import betainc
 from scipy.stats import binom
 from torch import nn
 
-from inosgd import (
-    IDP_SGD,
-    INO_SGD,
-    Budget,
-    Importance,
-    Method,
-    Owners,
-    Phase,
-    Plan,
-    SeededSource,
-    Terms,
-    Trainer,
-    TrainingState,
-    every,
-    fit,
-)
+from inosgd import IDP_SGD, INO_SGD, Budget, Importance, Method, Owners, Plan, SeededSource, Trainer, TrainingState, fit
 from inosgd.analysis.objective import (
     conditional_value_at_risk,
     cvar_mixture,
@@ -41,6 +26,8 @@ from inosgd.analysis.objective import (
 )
 from inosgd.errors import InvalidArgumentError
 from inosgd.importance import BetaTail, StepTail, Tail, importance_weights
+from inosgd.plan import Phase, Terms
+from inosgd.training import every
 
 shapes = st.one_of(
     st.builds(BetaTail, st.floats(0.3, 5), st.floats(0.3, 5)),

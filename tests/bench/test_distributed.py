@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from inosgd import InvalidArgumentError
 from inosgd.bench.distributed import MACHINES, bench_distributed, format_markdown, measure, project
 from inosgd.bench.models import MODELS
 from inosgd.distributed import Peers
+from inosgd.errors import InvalidArgumentError
 from tests.processes import crew_of
 
 

@@ -36,7 +36,7 @@ def test_a_mistyped_command_is_met_with_a_suggestion(inosgd):
 def test_no_command_is_imported_before_it_is_run():
     homes = {f"inosgd.cli.{listed.home.partition(':')[0]}" for listed in COMMANDS.values()}
     code = """
-import sys, inosgd.cli.main
+import sys, inosgd.cli.program
 print(*sys.modules)
 sys.modules["inosgd.cli.commands"].COMMANDS["new"].load("new")
 print(*sys.modules)

@@ -44,7 +44,9 @@ def test_a_report_that_fails_takes_nothing_with_it(folder, monkeypatch, capsys):
 
     monkeypatch.setitem(sys.modules, "altair", None)
     assert report_at_end(folder) is None
-    assert "no report: reports need the package altair" in capsys.readouterr().err.replace("\n", " ")
+    assert "no report: altair is not installed: pip install 'inosgd[report]'" in capsys.readouterr().err.replace(
+        "\n", " "
+    )
     assert not (folder / "report.html").exists()
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inosgd import InvalidArgumentError
 from inosgd.data.arrays import array_numbers, array_texts, read_arrays
+from inosgd.errors import InvalidArgumentError
 
 
 def test_only_what_is_wanted_is_read(tmp_path):

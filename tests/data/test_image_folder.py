@@ -7,8 +7,8 @@ import pytest
 import torch
 from PIL import Image
 
-from inosgd import InvalidArgumentError
 from inosgd.data.image_folder import ImageFormat, find_images, inside, list_images, read_images, scaled_pixels
+from inosgd.errors import InvalidArgumentError
 
 
 def save(path, mode="L", size=(6, 4), value=200):

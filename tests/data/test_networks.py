@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from inosgd.data.networks import MissingExtraError, Network, embed, load_network
-from inosgd.errors import InvalidArgumentError
+from inosgd.data.networks import Network, embed, load_network
+from inosgd.errors import InosgdError, InvalidArgumentError, MissingExtraError
 
 IMAGES = torch.randint(0, 256, (6, 3, 8, 8), generator=torch.Generator().manual_seed(0)).to(torch.uint8)
 
@@ -146,7 +146,7 @@ def test_features_must_be_finite_vectors() -> None:
 
 def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "timm", None)  # type: ignore[arg-type]
-    with pytest.raises(MissingExtraError, match=r"install the extra, inosgd\[embed\]"):
+    with pytest.raises(MissingExtraError, match=r"timm is not installed: pip install 'inosgd\[embed\]'"):
         load_network("tiny", None)
 
 
@@ -155,5 +155,5 @@ def test_a_torchvision_for_another_torch_is_named(monkeypatch: pytest.MonkeyPatc
         raise RuntimeError("operator torchvision::nms does not exist")
 
     monkeypatch.setattr("inosgd.data.networks.importlib.import_module", fail)
-    with pytest.raises(MissingExtraError, match="torchvision that belongs to torch"):
+    with pytest.raises(InosgdError, match="torchvision that belongs to torch"):
         load_network("tiny", None)

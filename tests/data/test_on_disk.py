@@ -15,7 +15,8 @@ import json, sys
 from pathlib import Path
 import numpy as np, pyarrow as pa, pyarrow.parquet as pq, torch
 import torch.nn.functional as F
-from inosgd import INO_SGD, OwnerTable, Owners, Phase, Plan, SeededSource, Terms, Trainer, TrainingState, members
+from inosgd import INO_SGD, OwnerTable, Owners, Plan, SeededSource, Trainer, TrainingState, members
+from inosgd.plan import Phase, Terms
 from inosgd import supervised
 from inosgd.data.mapped import MappedExamples
 from inosgd.data.parquet import ParquetExamples

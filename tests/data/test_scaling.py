@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inosgd import InvalidArgumentError
 from inosgd.data.scaling import Range
+from inosgd.errors import InvalidArgumentError
 
 NUMBERS = st.floats(-1e9, 1e9)
 

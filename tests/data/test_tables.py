@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inosgd import InvalidArgumentError
 from inosgd.data.tables import closest, column_names, read_table, shortened
+from inosgd.errors import InvalidArgumentError
 
 WANTED = {"a": "first", "b": "second"}
 

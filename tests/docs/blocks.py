@@ -20,7 +20,7 @@ from typing import Any
 
 from typer.testing import CliRunner
 
-from inosgd.cli.main import app
+from inosgd.cli.program import app
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -34,9 +34,10 @@ from inosgd.ledger.records import START, Position, encode
 from inosgd.models.saved import read_description
 from inosgd.paper.datasets.cifar import read_records
 from inosgd.paper.datasets.idx import read_idx
-from inosgd.runs.checkpoint import read_checkpoint, restore
+from inosgd.runs.checkpoint import read_checkpoint
 from inosgd.runs.folder import RunFolder
 from inosgd.runs.resuming import begin, train_durably
+from inosgd.runs.saving import restore
 from inosgd.study.budgets import read_budgets
 from inosgd.study.data import load_data
 from inosgd.study.prediction import predict

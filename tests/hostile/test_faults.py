@@ -13,20 +13,19 @@ from inosgd import (
     BookkeepingEngine,
     Budget,
     InosgdError,
-    InvalidArgumentError,
     Ledger,
     Owners,
-    Phase,
     Plan,
     ReferenceEngine,
     SecureSource,
     SeededSource,
-    Terms,
     Trainer,
     TrainingState,
     fit,
     train_step,
 )
+from inosgd.errors import InvalidArgumentError
+from inosgd.plan import Phase, Terms
 
 COUNT, PLANTED = 40, 31337.424242
 ENGINES = {

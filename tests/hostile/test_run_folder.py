@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from inosgd.cli import app
+from inosgd.cli.program import app
 from inosgd.cli.report import report_at_end
 from inosgd.cli.studies import study_of_run
 from inosgd.errors import CheckpointError, InosgdError, InvalidArgumentError, LedgerError

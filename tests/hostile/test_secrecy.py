@@ -21,7 +21,7 @@ import pytest
 from inosgd import SecureSource, TrainingState, errors, train_step
 from inosgd.mechanism import BoundedSum
 from inosgd.order import Candidates
-from inosgd.runs.checkpoint import write_checkpoint
+from inosgd.runs.saving import write_checkpoint
 from inosgd.study.data import held_out_rows, load_data
 from inosgd.study.from_file import study_from
 from inosgd.study.reading import read_study

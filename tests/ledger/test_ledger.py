@@ -12,11 +12,19 @@ import stat
 import numpy as np
 import pytest
 
-from inosgd import BudgetExceededError, Ledger, OwnerTable, Terms
+from inosgd import Ledger, OwnerTable
 from inosgd.accounting import reference_epsilon
-from inosgd.errors import AlreadyReleasedError, InosgdError, InvalidArgumentError, LedgerError, TrainingStoppedError
+from inosgd.errors import (
+    AlreadyReleasedError,
+    BudgetExceededError,
+    InosgdError,
+    InvalidArgumentError,
+    LedgerError,
+    TrainingStoppedError,
+)
 from inosgd.ledger.ledger import verify_ledger
 from inosgd.ledger.records import RecordFile, read_chain
+from inosgd.plan import Terms
 from tests.processes import forked
 
 TABLE = OwnerTable(("strict", "liberal"), [1.0, 8.0], [1e-5, 1e-5], [100, 100])

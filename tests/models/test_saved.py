@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from inosgd import InvalidArgumentError
 from inosgd.analysis.task import classification, multi_label, regression
+from inosgd.errors import InvalidArgumentError
 from inosgd.models import cnn, lstm, mlp
 from inosgd.models.saved import CARD, load_weights, loading_code, model_card, read_description, save_model
 

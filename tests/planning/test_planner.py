@@ -10,20 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inosgd import (
-    Fairness,
-    InfeasibleError,
-    InvalidArgumentError,
-    OwnerTable,
-    Phase,
-    Plan,
-    PlanConfig,
-    Terms,
-    make_plan,
-)
+from inosgd import Fairness, OwnerTable, Plan, PlanConfig, make_plan
 from inosgd.accounting.privacy_loss import SampledGaussian, compose
 from inosgd.accounting.profile import gaussian_profile, risk_profile
-from inosgd.planning import VARIANTS, reference_spent, signals, verify_plan, widest_angle
+from inosgd.errors import InfeasibleError, InvalidArgumentError
+from inosgd.plan import Phase, Terms
+from inosgd.planning import VARIANTS, reference_spent, verify_plan
+from inosgd.planning.signals import signals, widest_angle
 
 MNIST = OwnerTable(("strict", "liberal"), [0.1, 1.0], [1e-5, 1e-5], [30596, 29404])
 LARGEST_SLACK = 0.006

@@ -121,7 +121,7 @@ def test_without_the_charting_packages_the_message_says_what_to_install(monkeypa
     import sys
 
     monkeypatch.setitem(sys.modules, "vl_convert", None)
-    with pytest.raises(InosgdError, match="reports need the package vl_convert: pip install"):
+    with pytest.raises(InosgdError, match=r"vl_convert is not installed: pip install 'inosgd\[report\]'"):
         write_figures(material_of(), tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -11,7 +11,8 @@ from torch import nn
 
 from inosgd import SecureSource, SeededSource, TrainingState, fit
 from inosgd.errors import CheckpointError, InvalidArgumentError
-from inosgd.runs.checkpoint import erase_keys, read_checkpoint, restore, write_checkpoint
+from inosgd.runs.checkpoint import erase_keys, read_checkpoint
+from inosgd.runs.saving import restore, write_checkpoint
 from tests import tiny
 
 OPTIMIZERS = {
@@ -102,10 +103,10 @@ def test_damage_is_found(tmp_path, name, damage):
 
 def test_killed_while_writing_nothing_half_is_left_under_its_name(tmp_path, monkeypatch):
     """Whatever file the machine dies at, there is no checkpoint of that name, and the next attempt succeeds."""
-    from inosgd.runs import checkpoint
+    from inosgd.runs import saving
 
     _, state = started()
-    original = checkpoint.write_private
+    original = saving.write_private
     for survive in range(2):
         written = []
 
@@ -115,11 +116,11 @@ def test_killed_while_writing_nothing_half_is_left_under_its_name(tmp_path, monk
             written.append(path)
             original(path, content)
 
-        monkeypatch.setattr(checkpoint, "write_private", dying)
+        monkeypatch.setattr(saving, "write_private", dying)
         with pytest.raises(KeyboardInterrupt):
             write_checkpoint(tmp_path, state)
         assert not list(tmp_path.glob("step-*"))
-    monkeypatch.setattr(checkpoint, "write_private", original)
+    monkeypatch.setattr(saving, "write_private", original)
     write_checkpoint(tmp_path, state)
     assert [path.name for path in tmp_path.iterdir()] == ["step-00000000.record-00000001"]
 
@@ -198,7 +199,8 @@ def test_erased_keys_are_gone_from_the_disk(tmp_path):
 
 
 def test_formats_that_are_not_known_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("inosgd.runs.checkpoint.CHECKPOINT_FORMAT", 3)
+    for module in ("checkpoint", "saving"):
+        monkeypatch.setattr(f"inosgd.runs.{module}.CHECKPOINT_FORMAT", 3)
     saved = write_checkpoint(tmp_path, started()[1])
     monkeypatch.setattr("inosgd.runs.checkpoint.CHECKPOINT_FORMAT", 2)
     with pytest.raises(CheckpointError, match="format=3; this version reads format 2"):

@@ -9,14 +9,15 @@ import shutil
 import pytest
 import torch
 
-from inosgd import Changes, Ledger, SeededSource, carry_out, propose
+from inosgd import Ledger, SeededSource
 from inosgd.errors import InvalidArgumentError
 from inosgd.ledger import ledger
 from inosgd.ledger.ledger import Finding
-from inosgd.runs import checkpoint, resuming, verification
 from inosgd.runs import files as run_files
+from inosgd.runs import resuming, saving, verification
 from inosgd.runs.files import Comparison, compare
 from inosgd.runs.folder import RunFolder
+from inosgd.runs.progression import Changes, carry_out, propose
 from inosgd.runs.resuming import resume, train_durably
 from inosgd.runs.verification import verify_run
 from tests import tiny
@@ -55,10 +56,10 @@ def run(tmp_path) -> RunFolder:
 
 
 CHECKPOINT_KILLS = {
-    "before its files are whole": (checkpoint, "write_private"),
+    "before its files are whole": (saving, "write_private"),
     "before its record": (Ledger, "mark_checkpoint"),
     "between its record and position.json": (ledger, "write_private"),
-    "between its record and its name": (checkpoint, "place"),
+    "between its record and its name": (saving, "place"),
     "before old keys are erased": (resuming, "erase_keys"),
 }
 
@@ -82,7 +83,7 @@ def test_killed_around_a_checkpoint(run, where, monkeypatch):
 def test_a_checkpoint_that_was_recorded_and_not_named_is_gone_on_from(run, monkeypatch):
     """Nothing is computed again: whoever knows the record knows that the hidden folder is the checkpoint."""
     with monkeypatch.context() as patch, pytest.raises(KilledError):
-        patch.setattr(checkpoint, "place", killed)
+        patch.setattr(saving, "place", killed)
         train(run)
     assert any("before it gave it its name" in note for note in verify_run(run).notes)
     with run.lock() as locked:

@@ -405,20 +405,20 @@ def test_a_full_disk_in_the_middle_of_a_step_loses_nothing(run, monkeypatch):
 
 
 def test_a_full_disk_in_the_middle_of_a_checkpoint_loses_nothing(run, monkeypatch):
-    from inosgd.runs import checkpoint
+    from inosgd.runs import saving
 
     expected = trained(twin_of(run), SeededSource(0))
     trained(run, SeededSource(0), steps=4)
-    original = checkpoint.write_private
+    original = saving.write_private
 
     def full(path, content):
         original(path, content[:100])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "write_private", full)
+    monkeypatch.setattr(saving, "write_private", full)
     with pytest.raises(OSError, match="No space left"):
         trained(run)
-    monkeypatch.setattr(checkpoint, "write_private", original)
+    monkeypatch.setattr(saving, "write_private", original)
     assert [each.step for each in run.checkpoints()] == [0, 4]
     assert trained(run) == expected
 

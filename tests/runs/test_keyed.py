@@ -12,8 +12,9 @@ from torch.utils.data import Dataset
 
 from inosgd import DP_SGD
 from inosgd.examples import DatasetStore, TensorStore
-from inosgd.runs import keyed
-from inosgd.runs.keyed import KEY_BYTES, keyed_digest, new_key, training_digests
+from inosgd.runs import digests
+from inosgd.runs.digests import training_digests
+from inosgd.runs.keyed import KEY_BYTES, keyed_digest, new_key
 from tests import tiny
 
 KEY = bytes(range(KEY_BYTES))
@@ -78,7 +79,7 @@ def test_owners_and_method_have_digests_of_their_own():
 
 @pytest.mark.parametrize("rows", [1, 7, 40, 4096])
 def test_rows_are_read_in_blocks(monkeypatch, rows):
-    monkeypatch.setattr(keyed, "ROWS_AT_ONCE", rows)
+    monkeypatch.setattr(digests, "ROWS_AT_ONCE", rows)
     taken = []
 
     class Watched(TensorStore):

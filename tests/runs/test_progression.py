@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from inosgd import Budget, Fairness, Phase, PlanConfig, SeededSource, make_plan
+from inosgd import Budget, Fairness, PlanConfig, SeededSource, make_plan
 from inosgd.accounting import epsilons_spent, reference_epsilon
 from inosgd.accounting.profile import gaussian_profile
 from inosgd.errors import (
@@ -23,6 +23,7 @@ from inosgd.errors import (
     UnknownOwnerError,
 )
 from inosgd.ledger.ledger import History, Ledger, widened
+from inosgd.plan import Phase
 from inosgd.runs.folder import LockedRun, RunFolder
 from inosgd.runs.progression import Changes, carry_out, propose
 from inosgd.runs.resuming import resume, train_durably

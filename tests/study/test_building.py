@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from inosgd import METHODS, BetaTail, Fairness, InfeasibleError, StepTail
+from inosgd import BetaTail, Fairness, StepTail
+from inosgd.errors import InfeasibleError
+from inosgd.method import METHODS
 from inosgd.order import ORDERS
 from inosgd.plan_config import VARIANTS
 from inosgd.study.config import OPTIMIZERS, _most_steps, optimizer_for

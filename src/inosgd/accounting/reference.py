@@ -6,13 +6,13 @@ Slow and independent of our own cores; plans and ledgers are verified by it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-
-import dp_accounting
-from dp_accounting.pld import PLDAccountant
-from dp_accounting.rdp import RdpAccountant
+from typing import TYPE_CHECKING
 
 from inosgd import _validate
 from inosgd.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from dp_accounting import PrivacyAccountant
 
 ORDERS = (*range(2, 64), *(round(64 * 2 ** (quarter / 4)) for quarter in range(29)))
 """Whole orders up to 8,192. At fractional ones dp-accounting is slow, and up to 2% above the true divergence."""
@@ -39,6 +39,8 @@ def reference_epsilon(
         orders: The orders for "rdp"; any of them alone gives a valid bound.
     """
     _validate.open_unit(delta=delta)
+    import dp_accounting  # it takes seconds: nobody waits for it who asks it nothing
+
     judge = _accountant(accountant, discretization, orders)
     for rate, multiplier, steps in exposures:
         if rate > 0 and steps > 0:
@@ -47,9 +49,11 @@ def reference_epsilon(
     return float(judge.get_epsilon(delta))
 
 
-def _accountant(name: str, discretization: float, orders: Sequence[float]) -> PLDAccountant | RdpAccountant:
+def _accountant(name: str, discretization: float, orders: Sequence[float]) -> PrivacyAccountant:
+    import dp_accounting
+
     if name == "pld":
-        return PLDAccountant(value_discretization_interval=discretization)
+        return dp_accounting.pld.PLDAccountant(value_discretization_interval=discretization)
     if name == "rdp":
-        return RdpAccountant(orders)
+        return dp_accounting.rdp.RdpAccountant(orders)
     raise InvalidArgumentError(f"accountant={name!r}: choose one of pld, rdp")

@@ -12,22 +12,29 @@ from inosgd.plan import Plan
 GROUP_SIZES = (1, 2, 5, 10)
 
 
-def group_guarantees(plan: Plan, owner: int, sizes: tuple[int, ...] = GROUP_SIZES) -> dict[str, float]:
-    """The epsilon of groups of the owner's records at its delta, by their size; "all" for all of them together.
+def group_guarantees(
+    plan: Plan, owner: int, sizes: tuple[int, ...] = GROUP_SIZES, *, whole: bool = True
+) -> dict[str, float]:
+    """The epsilon of groups of the owner's records at its delta, by their size; "all" for the ``whole`` of them.
 
     The guarantee of a plan is per record. This is what it amounts to for several, so that nobody takes it for a
     guarantee of the owner as a whole. Sizes that the owner does not have are left out.
     """
-    table = plan.table
-    return epsilons_by_size(owner_exposures(plan, owner), float(table.deltas[owner]), int(table.sizes[owner]), sizes)
+    delta, records = float(plan.table.deltas[owner]), int(plan.table.sizes[owner])
+    return epsilons_by_size(owner_exposures(plan, owner), delta, records, sizes, whole=whole)
 
 
 def epsilons_by_size(
-    exposures: Sequence[SampledGaussian], delta: float, records: int, sizes: tuple[int, ...] = GROUP_SIZES
+    exposures: Sequence[SampledGaussian],
+    delta: float,
+    records: int,
+    sizes: tuple[int, ...] = GROUP_SIZES,
+    *,
+    whole: bool = True,
 ) -> dict[str, float]:
     """The same from what happens to each of ``records`` records."""
     groups = {str(size): size for size in sizes if size <= records}
-    if records > 0:
+    if whole and records > 0:
         groups["all"] = records
     return {name: composed_group_epsilon(exposures, delta, size) for name, size in groups.items()}
 

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 
 from inosgd.accounting.profile import gaussian_profile
-from inosgd.analysis.guarantees import group_guarantees, owner_risks
+from inosgd.analysis.guarantees import GROUP_SIZES, group_guarantees, owner_risks
 from inosgd.errors import InfeasibleError
 from inosgd.owners import OwnerTable
 from inosgd.plan import Plan
-from inosgd.planning import VARIANTS, PlanConfig, make_plan, signal_ratio, signals, widest_angle
+from inosgd.planning import VARIANTS, PlanConfig, make_plan
+from inosgd.planning.signals import signal_ratio, signals, widest_angle
 
 MOST_OWNERS = 12
 """With more owners than this, a table for people shows the strictest, the median and the most liberal one."""
@@ -23,7 +24,10 @@ CURVE_RATES = (0.01, 0.02, 0.05, 0.1)
 
 
 def describe_plan(plan: Plan, profile: bool, everyone: bool) -> dict[str, Any]:
-    """Terms, signals, spending and guarantees of every owner, or of a few typical ones where there are many."""
+    """Terms, signals, spending and guarantees of every owner.
+
+    Unless ``everyone`` is asked for: of a few typical ones where there are many, and of groups of ten only.
+    """
     terms, strength = plan.at(0), signals(plan)
     known: dict[tuple[float, ...], dict[str, Any]] = {}
     rows = []
@@ -31,7 +35,7 @@ def describe_plan(plan: Plan, profile: bool, everyone: bool) -> dict[str, Any]:
         row = _owner_terms(plan, owner, float(strength[owner]))
         alike = tuple(row[key] for key in ("sampling_rate", "clipping_threshold", "epsilon", "delta", "size"))
         if alike not in known:
-            known[alike] = _owner_guarantees(plan, owner, profile)
+            known[alike] = _owner_guarantees(plan, owner, profile, everyone)
         rows.append(row | known[alike])
     return {
         "variant": plan.variant,
@@ -108,8 +112,9 @@ def _owner_terms(plan: Plan, owner: int, signal: float) -> dict[str, Any]:
     }
 
 
-def _owner_guarantees(plan: Plan, owner: int, profile: bool) -> dict[str, Any]:
-    found: dict[str, Any] = {"group": group_guarantees(plan, owner)}
+def _owner_guarantees(plan: Plan, owner: int, profile: bool, all_groups: bool) -> dict[str, Any]:
+    sizes = GROUP_SIZES if all_groups else (10,)
+    found: dict[str, Any] = {"group": group_guarantees(plan, owner, sizes, whole=all_groups)}
     if profile:
         budget = plan.table.budget(owner)
         found["profile"] = dataclasses.asdict(owner_risks(plan, owner))

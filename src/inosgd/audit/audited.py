@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -14,7 +12,7 @@ from inosgd.audit import NOT_PRIVATE
 from inosgd.audit.controls import control_named
 from inosgd.audit.practice import Practice, honest
 from inosgd.audit.store import AuditFolder
-from inosgd.files import sha256
+from inosgd.files import folder_of, sha256
 from inosgd.owners import OwnerTable
 from inosgd.plan import Plan
 from inosgd.study.config import plan_for
@@ -53,10 +51,9 @@ class Audited:
             "plan": sha256(self.claimed.to_json().encode()),
             **more,
         }
-        digest = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
         method = self.study.config.method.name
-        name = f"{audit}-{self.study.name}-{method}{'' if self.control is None else '-' + self.control}"
-        return AuditFolder(out or Path("runs") / "audits" / f"{name}-{digest}", settings)
+        name = f"audits/{audit}-{self.study.name}-{method}{'' if self.control is None else '-' + self.control}"
+        return AuditFolder(out or folder_of(name, settings), settings)
 
     def described(self) -> dict[str, Any]:
         """The head of a report."""

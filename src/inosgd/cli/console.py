@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -12,7 +14,7 @@ from rich.table import Table
 
 from inosgd.shown import rounded_up
 
-__all__ = ["compact", "messages", "plain_table", "progress_bar", "results", "rounded_up"]
+__all__ = ["compact", "messages", "plain_table", "progress_bar", "results", "rounded_up", "steps_shown"]
 
 
 def results() -> Console:
@@ -31,10 +33,18 @@ def _rank() -> int:
     return launched()[0]
 
 
-def progress_bar() -> Progress:
-    """How far many trainings have come, on standard error; it disappears at the end."""
+def progress_bar(*, hidden: bool = False) -> Progress:
+    """How far work has come, on standard error; it disappears at the end."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    return Progress(*columns, console=messages(), transient=True)
+    return Progress(*columns, console=messages(), transient=True, disable=hidden)
+
+
+@contextmanager
+def steps_shown(taken: int, planned: int, *, hidden: bool) -> Iterator[Callable[..., None]]:
+    """How far a training has come: what it gives is to be called after each step."""
+    with progress_bar(hidden=hidden) as progress:
+        task = progress.add_task("training", total=planned, completed=taken)
+        yield lambda *_: progress.advance(task)
 
 
 def plain_table(*left: str, right: tuple[str, ...]) -> Table:

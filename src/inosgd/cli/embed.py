@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import typer
-from rich.progress import track
 
 from inosgd import _validate
-from inosgd.cli.console import messages, results
+from inosgd.cli.console import messages, progress_bar, results
 from inosgd.data.image_folder import ImageFormat, find_images, read_images
 from inosgd.data.networks import Network, embed, load_network
 from inosgd.errors import InvalidArgumentError
@@ -42,8 +41,9 @@ def embed_command(
     network = load_network(model, weights, random_weights=random_weights, size=size)
     source = _source(images, part, data, network)
     starts = range(0, len(source), batch)
-    shown = track(starts, description=f"embedding {len(source)} images", console=messages(), transient=True)
-    features = embed(network, (source.pixels(start, start + batch) for start in shown))
+    with progress_bar() as progress:
+        shown = progress.track(starts, description=f"embedding {len(source)} images")
+        features = embed(network, (source.pixels(start, start + batch) for start in shown))
     _write(out, features=features, labels=source.labels, classes=np.array(source.classes))
     results().print(
         f"{out}: {features.shape[0]} images, {features.shape[1]} features each, {len(source.classes)} classes"

@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from inosgd import _validate
-from inosgd.cli.console import messages
+from inosgd.cli.console import messages, steps_shown
 from inosgd.cli.report import report_at_end
 from inosgd.cli.reports import reading_shown_by, show_outcome
 from inosgd.cli.studies import AllowFactory, AsJson, WithReport, study_of_run
@@ -48,9 +48,10 @@ def resume_command(
             return
         for message in resumed.messages:
             messages().print(escape(message), soft_wrap=True)
-        interval = every or math.ceil(prepared.trainer.plan.steps / CHECKPOINTS)
-        with resumable(folder):
-            outcome = finish(locked, prepared, resumed.state, every=interval, progress=not as_json)
+        steps = prepared.trainer.plan.steps
+        interval = every or math.ceil(steps / CHECKPOINTS)
+        with resumable(folder), steps_shown(resumed.state.step, steps, hidden=as_json) as shown:
+            outcome = finish(locked, prepared, resumed.state, every=interval, after_step=shown)
     show_outcome(folder, prepared, outcome, report_at_end(folder.path) if report else None, as_json=as_json)
 
 

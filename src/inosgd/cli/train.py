@@ -16,7 +16,7 @@ import typer
 from rich.markup import escape
 
 from inosgd import _validate
-from inosgd.cli.console import messages
+from inosgd.cli.console import messages, steps_shown
 from inosgd.cli.report import report_at_end
 from inosgd.cli.reports import reading_shown_by, show_outcome
 from inosgd.cli.studies import AllowFactory, AsJson, MethodName, StudyArgument, VariantName, WithReport, find_study
@@ -61,8 +61,10 @@ def train_command(
             return
         with run.lock() as locked, resumable(run):
             state = begin_training(locked, prepared)
-            interval = every or math.ceil(prepared.trainer.plan.steps / CHECKPOINTS)
-            outcome = finish(locked, prepared, state, every=interval, progress=not as_json)
+            steps = prepared.trainer.plan.steps
+            with steps_shown(0, steps, hidden=as_json) as shown:
+                interval = every or math.ceil(steps / CHECKPOINTS)
+                outcome = finish(locked, prepared, state, every=interval, after_step=shown)
     show_outcome(run, prepared, outcome, report_at_end(run.path) if report else None, as_json=as_json)
 
 

@@ -9,8 +9,6 @@ holder of the data, and no release: `inosgd.tuning` is the way to choose under t
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +17,7 @@ from inosgd.compare.common import Common
 from inosgd.compare.entrant import Entrant
 from inosgd.compare.results import Result, ResultStore, result_key
 from inosgd.compare.training import entered_data, train_once
+from inosgd.files import folder_of
 from inosgd.parallel.runner import Failure, failures_error, run_all
 from inosgd.parallel.workers import LOCAL, Workers
 from inosgd.study.study import Study
@@ -38,9 +37,7 @@ def open_store(study: Study, folder: Path | None, *, validation: bool = False) -
     Raises:
         InvalidArgumentError: If the folder holds results of other settings or other data.
     """
-    settings = json.dumps([study.origin, study.config.to_json()], sort_keys=True)
-    digest = hashlib.sha256(settings.encode()).hexdigest()[:8]
-    place = folder or Path("runs") / f"compare-{study.name}-{digest}"
+    place = folder or folder_of(f"compare-{study.name}", [study.origin, study.config.to_json()])
     return ResultStore(place, lambda key: Common.of(study, key, validation=validation))
 
 

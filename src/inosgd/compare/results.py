@@ -20,7 +20,7 @@ from inosgd.compare.entrant import Entrant
 from inosgd.errors import InvalidArgumentError
 from inosgd.files import write_private
 from inosgd.plan import Plan
-from inosgd.planning import signals
+from inosgd.planning.signals import signals
 from inosgd.runs.keyed import new_key
 from inosgd.study.study import StudyData
 

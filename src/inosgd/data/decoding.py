@@ -11,11 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute
-import pyarrow.parquet
-
+from inosgd._extras import needs
 from inosgd.data import files
+
+with needs("data"):
+    import pyarrow as pa
+    import pyarrow.compute
+    import pyarrow.parquet
 
 ROWS_AT_ONCE = 1 << 16
 BYTES_PER_VALUE = 8

@@ -13,10 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
 
 from inosgd import _validate
+from inosgd._extras import needs
 from inosgd.errors import InosgdError, InvalidArgumentError
+
+with needs("data"):
+    from PIL import Image
 
 LAYOUTS = ("owner/class", "class/owner")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")

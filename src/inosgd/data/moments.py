@@ -10,9 +10,12 @@ import re
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from inosgd._arrays import FloatArray
+from inosgd._extras import needs
+
+with needs("data"):
+    import pyarrow as pa
 
 DAY = 86400.0
 LONGEST_FORMAT = 64

@@ -23,12 +23,9 @@ from safetensors.torch import load_file
 from torch import nn
 
 from inosgd import _validate
+from inosgd._extras import needs
 from inosgd.data.files import refuse
 from inosgd.errors import InosgdError, InvalidArgumentError
-
-
-class MissingExtraError(InosgdError, ImportError):
-    """A package that an optional command needs and that cannot be imported."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,11 +85,10 @@ def _prepared(network: Network, pixels: torch.Tensor) -> torch.Tensor:
 
 def _import_timm() -> Any:
     try:
-        return importlib.import_module("timm")
-    except ImportError as error:
-        raise MissingExtraError(f"embedding needs timm ({error}): install the extra, inosgd[embed]") from None
+        with needs("embed"):
+            return importlib.import_module("timm")
     except RuntimeError as error:  # torchvision, which timm imports, was built for another torch
-        raise MissingExtraError(
+        raise InosgdError(
             f"timm cannot be imported ({error}): install the torchvision that belongs to torch {torch.__version__}"
         ) from None
 

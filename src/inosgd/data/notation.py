@@ -6,9 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-import pyarrow.compute as pc
-
+from inosgd._extras import needs
 from inosgd.errors import InvalidArgumentError
+
+with needs("data"):
+    import pyarrow.compute as pc
 
 USUAL_MISSING = ("NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "-", "?")
 """What programs write for a missing value, beside an empty cell."""

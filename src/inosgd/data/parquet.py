@@ -21,13 +21,12 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.parquet
 import torch
 from torch.utils import _pytree as pytree
 
 from inosgd import _validate
 from inosgd._arrays import IntArray, by_key
+from inosgd._extras import needs
 from inosgd.data.decoding import decode, open_parquet, plain_type
 from inosgd.data.file_state import FileState
 from inosgd.data.files import refuse
@@ -35,6 +34,10 @@ from inosgd.data.mapped import Transform
 from inosgd.data.tables import UNREADABLE, check_header, one_line
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.engine import Examples
+
+with needs("data"):
+    import pyarrow as pa
+    import pyarrow.parquet
 
 CACHE_BYTES = 1 << 27
 """How much of what was read is kept by default, in case the next batch meets it again."""

@@ -18,16 +18,19 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.csv
-import pyarrow.parquet
 
 from inosgd._arrays import BoolArray, FloatArray, IntArray
+from inosgd._extras import needs
 from inosgd.data.decoding import decode, open_parquet
 from inosgd.data.moments import is_stored_moment, moment, stored_moments
 from inosgd.data.notation import PLAIN, Notation
 from inosgd.errors import InvalidArgumentError
+
+with needs("data"):
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    import pyarrow.csv
+    import pyarrow.parquet
 
 Texts = npt.NDArray[np.object_]
 

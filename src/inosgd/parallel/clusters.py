@@ -10,7 +10,10 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from joblib.parallel import ParallelBackendBase
+from inosgd._extras import needs
+
+with needs("data"):
+    from joblib.parallel import ParallelBackendBase
 
 
 class ClusterTasks(ParallelBackendBase):  # type: ignore[misc]  # joblib is not typed

@@ -9,11 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import joblib
 import torch
 
+from inosgd._extras import needs
 from inosgd.errors import InosgdError
 from inosgd.parallel.workers import LOCAL, Workers
+
+with needs("data"):
+    import joblib
 
 MANAGER_THREAD = "ExecutorManagerThread"
 """loky's name for the thread that hands tasks to processes."""

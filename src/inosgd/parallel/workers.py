@@ -20,11 +20,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import joblib
-
 from inosgd import _validate
+from inosgd._extras import needs
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.parallel.clusters import DaskTasks, RayTasks
+
+with needs("data"):
+    import joblib
 
 RETRIES = 2
 """How often a task that failed is tried again."""
@@ -97,7 +99,7 @@ def _local(jobs: int | None, address: str | None) -> AbstractContextManager[None
 @contextmanager
 def _ray(jobs: int | None, address: str | None) -> Iterator[None]:
     """A connection to Ray; one that was there before is used and left as it was."""
-    ray = _installed("ray", "ray")
+    ray = _installed("ray")
     if ray.is_initialized():
         yield
         return
@@ -115,7 +117,7 @@ def _ray(jobs: int | None, address: str | None) -> Iterator[None]:
 @contextmanager
 def _dask(jobs: int | None, address: str | None) -> Iterator[None]:
     """A connection to Dask; a local cluster has processes of one thread each."""
-    distributed, dask = _installed("distributed", "dask"), _installed("dask", "dask")
+    distributed, dask = _installed("distributed"), _installed("dask")
     known = address or dask.config.get("scheduler-address", None)
     with _reaching("dask", known):
         client = (
@@ -143,13 +145,9 @@ LOCAL = Workers()
 """One process per core of this machine."""
 
 
-def _installed(package: str, extra: str) -> Any:
-    try:
+def _installed(package: str) -> Any:
+    with needs("cluster"):
         return importlib.import_module(package)
-    except ImportError:
-        raise InvalidArgumentError(
-            f"backend={extra!r}: the package {package} is not installed; pip install 'inosgd[{extra}]'"
-        ) from None
 
 
 @contextmanager

@@ -1,9 +1,22 @@
 """Planning: from budgets to a plan."""
 
-from inosgd.plan_config import VARIANTS, Fairness, PlanConfig
-from inosgd.planning.planner import make_plan
-from inosgd.planning.signals import signal_ratio, signals, widest_angle
-from inosgd.planning.verification import reference_spent, verify_plan
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from inosgd.plan_config import VARIANTS, Fairness, PlanConfig
+    from inosgd.planning.planner import make_plan
+    from inosgd.planning.verification import reference_spent, verify_plan
+else:
+    from inosgd._lazy import loaded_when_used
+
+    __getattr__, __dir__ = loaded_when_used(
+        __name__,
+        {
+            "inosgd.plan_config": ("VARIANTS", "Fairness", "PlanConfig"),
+            "inosgd.planning.planner": ("make_plan",),
+            "inosgd.planning.verification": ("reference_spent", "verify_plan"),
+        },
+    )
 
 __all__ = [
     "VARIANTS",
@@ -11,8 +24,5 @@ __all__ = [
     "PlanConfig",
     "make_plan",
     "reference_spent",
-    "signal_ratio",
-    "signals",
     "verify_plan",
-    "widest_angle",
 ]

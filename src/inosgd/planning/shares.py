@@ -38,9 +38,12 @@ def fair_rates(mu: FloatArray, records: IntArray, steps: int, batch: float, expo
     scale = mu.max() / math.sqrt(steps)
     low, high = -800.0 * (1 + _finite(exponent)), 800.0 * (1 + _finite(exponent))
     for _ in range(200):
+        ends = low, high
         price = (low + high) / 2
         rates = _rates_at(price, mu, steps, exponent, scale)
         low, high = (price, high) if np.dot(rates, records) > batch else (low, price)
+        if (low, high) == ends:
+            break  # no number lies between them
     rates = _rates_at(high, mu, steps, exponent, scale)
     return np.minimum(rates * float(batch / np.dot(rates, records)), 1.0)
 

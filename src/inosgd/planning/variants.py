@@ -116,6 +116,8 @@ def _ordered_shares(request: Request) -> Solution:
         signal = solution.rates / solution.multipliers
         shortfall = _within_deltas(few, signal, np.maximum.accumulate) / signal
         if shortfall.max() <= 1 + SIGNAL_TOLERANCE:
+            if len(few) == len(classes):
+                return _never_less_for_more(request, solution)  # all are anchors, and solved
             break
         raised = rates * spread_from_anchors(classes, anchors, shortfall) ** 1.5
         rates = np.minimum(raised * (request.batch / float(np.dot(raised, classes.records))), 1.0)

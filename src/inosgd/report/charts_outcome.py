@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import altair as alt
-
+from inosgd._extras import needs
 from inosgd.report.marks import (
     AS_IT_STANDS,
     EPSILON,
@@ -26,6 +25,9 @@ from inosgd.report.marks import (
 )
 from inosgd.report.material import Material
 from inosgd.report.tables import Table
+
+with needs("report"):
+    import altair as alt
 
 Tables = Mapping[str, Table]
 

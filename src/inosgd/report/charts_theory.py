@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import altair as alt
-
+from inosgd._extras import needs
 from inosgd.report.marks import (
     OWN_AXES_SPACING,
     PANEL_SPACING,
@@ -22,6 +21,9 @@ from inosgd.report.marks import (
 )
 from inosgd.report.material import Material
 from inosgd.report.tables import QUANTITIES, Table
+
+with needs("report"):
+    import altair as alt
 
 Tables = Mapping[str, Table]
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from inosgd._extras import needs
 from inosgd.errors import InvalidArgumentError
 from inosgd.report.charts import available, specification, with_data
 from inosgd.report.material import Material
@@ -17,7 +18,8 @@ FORMATS = ("svg", "png", "pdf")
 
 def draw(spec: Mapping[str, Any], kind: str) -> bytes:
     """A specification as the content of a file of this kind; nothing is fetched from anywhere."""
-    import vl_convert
+    with needs("report"):
+        import vl_convert
 
     if kind == "svg":
         return str(vl_convert.vegalite_to_svg(dict(spec), allowed_base_urls=[])).encode()

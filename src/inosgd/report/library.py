@@ -10,6 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from inosgd._extras import needs
 from inosgd.kept import keep, kept_at, read_kept
 
 
@@ -30,7 +31,8 @@ def place_of_library() -> Path | None:
 
 
 def _bundle() -> str:
-    import vl_convert
+    with needs("report"):
+        import vl_convert
 
     bundle: Any = vl_convert.javascript_bundle  # its stub calls an optional argument required
     return str(bundle())

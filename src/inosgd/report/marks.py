@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-import altair as alt
-
+from inosgd._extras import needs
 from inosgd.report.material import Material
 from inosgd.report.tables import Table
+
+with needs("report"):
+    import altair as alt
 
 SHOWN_METHOD = "indexof(shown_methods, datum.method) >= 0"
 SHOWN_OWNER = "indexof(shown_owners, datum.owner) >= 0"

@@ -13,7 +13,7 @@ from inosgd.analysis.findings import Finding, findings
 from inosgd.compare.results import GroupTerms, Result
 from inosgd.owners import Budget
 from inosgd.plan import Plan
-from inosgd.planning import signals
+from inosgd.planning.signals import signals
 from inosgd.report.extras import read_extras
 from inosgd.report.material import Material, MethodRow, OwnerFacts, by_budget
 from inosgd.report.verdicts import with_verdict

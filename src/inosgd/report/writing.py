@@ -5,20 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from inosgd.errors import InosgdError
+from inosgd._extras import require
 from inosgd.files import write_private
 from inosgd.report.material import Material
-
-
-def require_charts() -> None:
-    """Raise unless what draws charts is installed; it is imported here and not before a report is asked for."""
-    try:
-        import altair  # noqa: F401
-        import vl_convert  # noqa: F401
-    except ImportError as error:
-        raise InosgdError(
-            f"reports need the package {error.name}: pip install 'altair>=5.5' 'vl-convert-python>=1.8'"
-        ) from None
 
 
 def write_report(material: Material, path: Path) -> Path:
@@ -26,7 +15,7 @@ def write_report(material: Material, path: Path) -> Path:
 
     It names owners and their budgets: whoever hands it on publishes them.
     """
-    require_charts()
+    require("report", "altair", "vl_convert")
     from inosgd.report.page import page
 
     content = page(material).encode()
@@ -39,7 +28,7 @@ def write_figures(
     material: Material, folder: Path, formats: Sequence[str] = ("svg",), charts: Sequence[str] | None = None
 ) -> list[Path]:
     """The charts as files in ``folder``: SVG, PNG or PDF."""
-    require_charts()
+    require("report", "altair", "vl_convert")
     from inosgd.report.figures import figure_files, write_files
 
     return write_files(figure_files(material, formats, charts), folder)

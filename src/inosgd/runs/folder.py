@@ -27,7 +27,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from inosgd import _validate
 from inosgd.errors import InvalidArgumentError
@@ -36,7 +36,7 @@ from inosgd.ledger.ledger import Ledger, replay
 from inosgd.ledger.records import read_chain
 from inosgd.plan import Plan
 from inosgd.planning.verification import check_spent
-from inosgd.runs.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
+from inosgd.runs.checkpoint import Checkpoint, read_checkpoint
 from inosgd.runs.files import (
     CHECKPOINTS,
     DESCRIPTION,
@@ -54,7 +54,9 @@ from inosgd.runs.files import (
 )
 from inosgd.runs.keyed import new_key
 from inosgd.runs.lock import check_locked, locked
-from inosgd.training import TrainingState
+
+if TYPE_CHECKING:
+    from inosgd.training import TrainingState
 
 RUN_FORMAT = 2
 
@@ -282,6 +284,8 @@ class LockedRun(RunFolder):
 
     def write_checkpoint(self, state: TrainingState) -> Checkpoint:
         """Write a checkpoint of ``state``; when this returns, it is on disk and in the state's ledger."""
+        from inosgd.runs.saving import write_checkpoint  # torch: nobody who only reads a run waits for it
+
         check_locked(self.path)
         return write_checkpoint(self.checkpoints_path, state)
 

@@ -30,10 +30,11 @@ from inosgd.errors import CheckpointError, InvalidArgumentError
 from inosgd.files import sha256
 from inosgd.ledger.ledger import History, Ledger
 from inosgd.randomness import RandomSource
-from inosgd.runs.checkpoint import Checkpoint, copy_to_peers, erase_keys, read_checkpoint, restore
+from inosgd.runs.checkpoint import Checkpoint, erase_keys, read_checkpoint
+from inosgd.runs.digests import training_digests
 from inosgd.runs.files import WITH_KEYS
 from inosgd.runs.folder import LockedRun, RunFolder
-from inosgd.runs.keyed import training_digests
+from inosgd.runs.saving import copy_to_peers, restore
 from inosgd.training import Callback, Trainer, TrainingState, fit
 from inosgd.training import every as after_every
 
@@ -188,7 +189,6 @@ def train_durably(
     every: int,
     steps: int | None = None,
     callbacks: Sequence[Callback] = (),
-    progress: bool = False,
 ) -> TrainingState:
     """Take ``steps`` steps, by default all that are left, with a checkpoint after each ``every`` and at the end.
 
@@ -210,7 +210,7 @@ def train_durably(
         erase()
 
     erase()  # what a killed process had not come to
-    fit(trainer, state, steps=steps, callbacks=[*callbacks, after_every(every, save)], progress=progress)
+    fit(trainer, state, steps=steps, callbacks=[*callbacks, after_every(every, save)])
     if state.step % every:
         save(state)
     if state.step == trainer.plan.steps:

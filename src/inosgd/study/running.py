@@ -49,7 +49,7 @@ from inosgd.study.fingerprints import fingerprints_of, keyed, refuse_changes
 from inosgd.study.joining import brought_to, restricted, with_joined
 from inosgd.study.judging import curve_of, judge
 from inosgd.study.study import Study, StudyData
-from inosgd.training import Trainer, TrainingState, fit, model_digest
+from inosgd.training import Callback, Trainer, TrainingState, fit, model_digest
 from inosgd.training import every as after_every
 
 PROBED = 3
@@ -173,17 +173,19 @@ def run_description(run: RunFolder) -> dict[str, Any]:
     return description
 
 
-def finish(run: LockedRun, prepared: Prepared, state: TrainingState, *, every: int, progress: bool = False) -> Outcome:
+def finish(
+    run: LockedRun, prepared: Prepared, state: TrainingState, *, every: int, after_step: Callback | None = None
+) -> Outcome:
     """Take all steps that are left, judge the model by held-out examples, and save it.
 
     The model is judged as often as the study says, by default with every checkpoint, and at the end.
     """
     interval = prepared.study.evaluation.every or every
-    callbacks = []
+    callbacks = [] if after_step is None else [after_step]
     if prepared.data.held_out is not None:
         callbacks.append(after_every(interval, lambda now: _keep(run, _judged(prepared, now.model, now.step))))
     try:
-        train_durably(run, prepared.trainer, state, every=every, callbacks=callbacks, progress=progress)
+        train_durably(run, prepared.trainer, state, every=every, callbacks=callbacks)
     finally:
         state.ledger.close()
     _check_same_model(prepared, state)

@@ -7,13 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tomlkit
-
 from inosgd import _validate
+from inosgd._extras import needs
 from inosgd.errors import InvalidArgumentError
 from inosgd.plan_config import VARIANTS
 from inosgd.study.config import TrainingConfig
 from inosgd.study.reading import StudyFile
+
+with needs("data"):
+    import tomlkit
 
 
 @dataclass(frozen=True)

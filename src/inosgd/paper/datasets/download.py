@@ -13,14 +13,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO
 
-from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
-
+from inosgd._extras import needs
 from inosgd.data.files import MissingDataError, read_text, refuse
 from inosgd.errors import InvalidArgumentError
 from inosgd.paper.datasets.catalogue import explain_missing, load, missing_files
 from inosgd.paper.datasets.labelled import DataSet
 from inosgd.paper.datasets.sources import SOURCES, Source
+
+with needs("paper"):
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
 Report = Callable[[str, int, int | None], None]
 """Told the name of a file, how many bytes of it are there, and how many there will be, if known."""

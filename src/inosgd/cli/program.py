@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sys
-from importlib.metadata import version
 
 import typer
 from rich.markup import escape
@@ -26,7 +25,9 @@ register(app)
 
 def _show_version(requested: bool) -> None:
     if requested:
-        typer.echo(version("inosgd"))
+        from inosgd._version import __version__
+
+        typer.echo(__version__)
         raise typer.Exit
 
 
@@ -39,7 +40,7 @@ def _program(
     """Train PyTorch models under individual privacy budgets."""
 
 
-def main() -> None:
+def run() -> None:
     """Run the program: exit code 0 for success, 2 for a request that cannot be met, 130 or 143 when interrupted."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # unwind, so that unfinished folders are removed
     try:
@@ -47,10 +48,7 @@ def main() -> None:
     except PeerLostError as error:  # the first process, which speaks for all, may be the one that is lost
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)
-    except InosgdError as error:
-        messages().print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
-        sys.exit(2)
-    except OSError as error:
+    except (InosgdError, OSError) as error:
         messages().print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:

@@ -1,0 +1,57 @@
+"""Digests of a training: whether owners, examples and method are those that a run began with."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from inosgd.examples import ExampleStore
+from inosgd.masks import torch_seeded_by
+from inosgd.randomness import SeededSource
+from inosgd.runs.keyed import keyed_digest
+from inosgd.training import Trainer
+
+ROWS_AT_ONCE = 4096
+
+
+def training_digests(key: bytes, trainer: Trainer, data: bytes | None = None) -> dict[str, str]:
+    """What a training is about: owners of examples, examples and method, each as a digest by name.
+
+    Args:
+        key: Of the digests.
+        trainer: Plan and engine are not looked at: the ledger knows the plan, and engines differ in rounding only.
+        data: What stands for the examples, such as checksums of their files; without it, all of them are read.
+    """
+    method = trainer.method
+    named = repr((method.name, method.importance, method.order.name, method.clipping))
+    return {
+        "owners": keyed_digest(key, trainer.owners.assignment.astype("<i8").tobytes()),
+        "examples": _of_examples(key, trainer.store) if data is None else keyed_digest(key, data),
+        "method": keyed_digest(key, re.sub(" at 0x[0-9a-f]+", "", named).encode()),
+    }
+
+
+def _of_examples(key: bytes, store: ExampleStore) -> str:
+    """Of all rows in their order; a data set that draws from torch's generator draws the same each time."""
+    digest = hmac.new(key, digestmod=hashlib.sha256)
+    with torch_seeded_by(SeededSource(0)):
+        for start in range(0, len(store), ROWS_AT_ONCE):
+            rows = np.arange(start, min(start + ROWS_AT_ONCE, len(store)))
+            for part in _parts(store.take(rows)):
+                digest.update(part)
+    return digest.hexdigest()
+
+
+def _parts(tree: object) -> Iterator[bytes]:
+    for leaf in pytree.tree_leaves(tree):
+        if isinstance(leaf, torch.Tensor):
+            yield f"{tuple(leaf.shape)} {leaf.dtype} ".encode()
+            yield leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
+        else:
+            yield repr(leaf).encode()
