@@ -1,10 +1,10 @@
-"""inosgd: train PyTorch models under individual privacy budgets, and serve the strict owners too."""
+"""inosgd: train PyTorch models under individual privacy budgets, with accuracy for the strict owners as well."""
 
 from importlib.metadata import version as _version
 
 from inosgd.distributed import Peers, connect
 from inosgd.errors import (
-    AlreadyReleasedError,
+    AlreadyPublishedError,
     BudgetExceededError,
     CheckpointError,
     InfeasibleError,
@@ -41,7 +41,7 @@ __all__ = [
     "INO_SGD",
     "INO_SGD_FAIR",
     "METHODS",
-    "AlreadyReleasedError",
+    "AlreadyPublishedError",
     "BetaTail",
     "BookkeepingEngine",
     "Budget",

@@ -15,7 +15,7 @@ GROUP_SIZES = (1, 2, 5, 10)
 def group_guarantees(plan: Plan, owner: int, sizes: tuple[int, ...] = GROUP_SIZES) -> dict[str, float]:
     """The epsilon of groups of the owner's records at its delta, by their size; "all" for all of them together.
 
-    The guarantee of a plan is per record. This is what it amounts to for several, so that nobody takes it for a
+    The guarantee of a plan is per record. This is what it amounts to for several, so that it is not taken for a
     guarantee of the owner as a whole. Sizes that the owner does not have are left out.
     """
     table = plan.table

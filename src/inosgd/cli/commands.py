@@ -55,7 +55,7 @@ COMMANDS = {
         "budgets:budgets_command",
         "Change budgets during a run: show whether training continues, rolls back or stops, and with --yes do it.",
     ),
-    "release": Listed("release:release_command", "Mark a checkpoint as having left the house, before it does."),
+    "publish": Listed("publish:publish_command", "Mark a checkpoint as published, before it is given away."),
     "watch": Listed(
         "watch:watch_command",
         "Watch a training: held-out loss and budget of every owner, and the time left. It ends with the training.",

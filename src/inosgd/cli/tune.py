@@ -67,7 +67,7 @@ def tune_command(
 ) -> None:
     """Choose learning rate, clipping threshold, tail and plan of a study by trying them.
 
-    Each model that is trained on private examples and has a say in the choice is a release, whatever it is judged by.
+    Each model that is trained on private examples and influences the choice costs privacy, whatever it is judged by.
     So say which it is: --public if all examples of the study are (then settings are the result, and nothing is spent),
     or --private (then the best model is the result, and all that was tried to find it fits into the owners' budgets).
     """
@@ -107,7 +107,7 @@ def _check_way(study: str, *, public: bool, private: bool) -> None:
     if public == private:
         raise InvalidArgumentError(
             f"say whose examples {study} holds: --public if every one of them is public, so that tuning costs "
-            "nobody anything; --private if not, and their owners pay for the tuning out of their budgets. Judging by "
+            "no owner anything; --private if not, and their owners pay for the tuning out of their budgets. Judging by "
             "public held-out examples does not make trainings on private ones free"
         )
 
@@ -150,7 +150,7 @@ def _show_public(ranked: list[Scored], found: Mapping[str, Any], *, as_json: boo
         table.add_row(escape(each.candidate.label), f"{100 * each.mean:.1f}", str(len(each.scores)))
     shown = results()
     shown.print(table)
-    shown.print("\nPercent right on held-out examples. The best settings, to be put into a study file:\n")
+    shown.print("\nScores on held-out examples, in percent. The best settings, to be put into a study file:\n")
     typer.echo(found["training"])
     shown.print(WHY_FREE)
 
@@ -159,7 +159,7 @@ def _show_public(ranked: list[Scored], found: Mapping[str, Any], *, as_json: boo
 
 
 def _agree(priced: Priced, by: str, *, yes: bool) -> None:
-    """Show the price to everybody, and go on only with consent."""
+    """Show the price for every owner, and go on only with consent."""
     shown = messages()
     drawn = priced.trials.to_json()
     shown.print(

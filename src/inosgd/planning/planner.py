@@ -146,7 +146,7 @@ def _exposures(phases: tuple[Phase, ...], rows: IntArray) -> tuple[Exposures, ..
 
 
 def _for_all(table: OwnerTable, request: Request, terms: Terms) -> Terms:
-    """The terms with a row for everybody: those who take no part are not sampled, whatever their threshold."""
+    """The terms with a row for every owner: those that take no part are not sampled, whatever their threshold."""
     if len(request.rows) == len(table):
         return terms
     rates, thresholds = np.zeros(len(table)), np.full(len(table), terms.clipping_thresholds.min())

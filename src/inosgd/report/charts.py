@@ -130,8 +130,8 @@ CHARTS = (
     ChartEntry(
         "terms",
         "Rates, thresholds and signals",
-        "What the plan asks of each owner: how often a record is drawn, how long its gradient may be, and how loud the "
-        "owner is against the noise; a steep line is the imbalance that budgets bring about. Methods with "
+        "What the plan asks of each owner: how often an example is drawn, how long its gradient may be, and how large "
+        "the owner's signal is against the noise; a steep line is the imbalance that budgets bring about. Methods with "
         "the same plan lie on each other.",
         "Fig. 10",
         "terms",
@@ -151,7 +151,7 @@ CHARTS = (
     ChartEntry(
         "weights",
         "Importance weights by owner",
-        "The mean weight of each owner's examples: 1 is kept whole; a lower line is an owner who is served so well "
+        "The mean weight of each owner's examples: 1 is kept whole; a lower line is an owner whose losses are so low "
         "that the tail takes importance away from it. On held-out examples, for one seed.",
         "Sec. 3.2 and Thm. 3.5; no figure of its own",
         "weights",

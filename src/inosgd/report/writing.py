@@ -24,7 +24,7 @@ def require_charts() -> None:
 def write_report(material: Material, path: Path) -> Path:
     """One page at ``path`` that opens offline, there whole or not at all, and readable by its user only.
 
-    It names owners and their budgets: whoever hands it on publishes them.
+    It names owners and their budgets: to hand it on is to publish them.
     """
     require_charts()
     from inosgd.report.page import page
