@@ -14,8 +14,8 @@ from inosgd.study.study import Study, StudyData
 
 GUARANTEE = (
     "Let an owner allow (epsilon, delta). For each single training example of that owner, any party that sees this "
-    "model, all models of earlier steps, the plan and the ledger can tell a training with the example from one without it "
-    "only as well as (epsilon, delta)-differential privacy allows, whatever else that party knows. Every owner has "
+    "model, all models of earlier steps, the plan and the ledger can tell a training with the example from one without "
+    "it only as well as (epsilon, delta)-differential privacy allows, whatever else that party knows. Every owner has "
     "spent at most its own budget, by the ledger of the run."
 )
 
