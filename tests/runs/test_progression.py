@@ -1,4 +1,4 @@
-"""Budgets change, and at any time what stands has cost nobody more than it allows."""
+"""Budgets change, and at any time what stands has cost no owner more than it allows."""
 
 from __future__ import annotations
 
@@ -400,7 +400,7 @@ def still_stands(ledger: Ledger, published: tuple[Phase, ...]) -> bool:
 
 @settings(max_examples=8)
 @given(st.lists(EVENTS, min_size=2, max_size=6), st.sampled_from([tiny.PLAN, tiny.first_plan(variant="scale")]))
-def test_after_any_sequence_of_changes_nobody_has_spent_more_than_it_allows(events, plan):
+def test_after_any_sequence_of_changes_no_owner_has_spent_more_than_it_allows(events, plan):
     """And what was published is never missing from what stands."""
     with tempfile.TemporaryDirectory() as folder:
         run = tiny.new_run(Path(folder), plan)
