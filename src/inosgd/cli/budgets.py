@@ -1,4 +1,4 @@
-"""``inosgd budgets``: owners change their minds while a model is trained."""
+"""``inosgd budgets``: owners change their budgets while a model is trained."""
 
 from __future__ import annotations
 

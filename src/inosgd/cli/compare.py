@@ -56,7 +56,7 @@ def compare_command(
     report: WithReport = True,
     as_json: AsJson = False,
 ) -> None:
-    """Train one model under the same individual budgets with several methods, and show what every owner gets.
+    """Train one model under the same individual budgets with several methods, and show the score of every owner.
 
     For the eyes of the holder of the data: nothing of a comparison is private. It continues where it stopped.
     """
@@ -163,7 +163,7 @@ def show(found: Mapping[str, Any], *, as_json: bool) -> None:
         "deviation\n"
     )
     shown.print(_method_table(found))
-    shown.print("\n[bold]What every owner gets[/], the ε of single examples, and that of 10 and of all together\n")
+    shown.print("\n[bold]Results by owner[/], the ε of single examples, and that of 10 and of all together\n")
     shown.print(_owner_table(found))
     for line in _condition_lines(found["condition"]):
         shown.print(line)

@@ -84,7 +84,7 @@ def print_report(run: RunFolder, prepared: Prepared, outcome: Outcome, page: Pat
     shown, evaluation = results(), outcome.evaluation
     for finding in outcome.findings:
         shown.print(f"[bold yellow]{escape(finding.text)}[/]")
-    shown.print(f"\n[bold]What every owner gets[/] after {outcome.steps} steps\n")
+    shown.print(f"\n[bold]Results by owner[/] after {outcome.steps} steps\n")
     shown.print(_owner_table(outcome))
     hidden = len(outcome.table) - MOST_OWNERS
     if hidden > 0:

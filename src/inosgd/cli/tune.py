@@ -179,8 +179,8 @@ def _agree(priced: Priced, by: str, *, yes: bool) -> None:
         shown.print(f"and {len(priced.table) - MOST_OWNERS} more owners")
     shown.print(
         f"\nEvery trial is planned for so much less that the tuning fits. Held-out examples decide ({by}) and are not "
-        "protected. Only the best model may be shown: how many trainings there were, and how long they took, stays in "
-        "the house. Training again with the chosen settings would cost as much as any training.\n"
+        "protected. Only the best model may be shown: how many trainings there were, and how long they took, must "
+        "not be published. Training again with the chosen settings would cost as much as any training.\n"
     )
     if not yes and not (sys.stdin.isatty() and typer.confirm("Spend this?", err=True)):
         raise InvalidArgumentError("nothing was trained and nothing spent: agree to the price with --yes")

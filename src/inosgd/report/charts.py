@@ -61,7 +61,7 @@ class ChartEntry:
 CHARTS = (
     ChartEntry(
         "owners",
-        "What every owner gets",
+        "Results by owner",
         "Each mark is an owner's score by one method on held-out examples of its kind, with one standard deviation "
         "over seeds; further right, or higher, is better, and marks close together are balance.",
         "The ends of Fig. 5 and 11",
@@ -101,7 +101,7 @@ CHARTS = (
     ChartEntry(
         "budgets",
         "Budget and spent",
-        "What each owner allows for each single record, and how much of it the whole training has spent, rounded up; "
+        "What each owner allows for each single example, and how much of it the whole training has spent, rounded up; "
         "what reaches the limit uses the budget fully, and nothing may pass it. Methods with the same plan "
         "spend the same.",
         "No figure of its own; Thm. 3.3 promises it",

@@ -28,7 +28,7 @@ def page(material: Material) -> str:
     tables = all_tables(material)
     entries = available(tables)
     return Template(_asset("page.html")).substitute(
-        title=html.escape(f"{material.title}: what every owner gets"),
+        title=html.escape(f"{material.title}: results by owner"),
         css=_asset("page.css"),
         summary=first_screen(material),
         switches=switches(material),

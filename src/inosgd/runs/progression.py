@@ -1,4 +1,4 @@
-"""Individualized privacy progression (App. A.3): owners change their minds while a model is trained.
+"""Individualized privacy progression (App. A.3): owners change their budgets while a model is trained.
 
 An owner may raise its budget or lower it, join, or withdraw. `propose` says what follows, as a value that can be
 shown; `carry_out` does it.
