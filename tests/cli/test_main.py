@@ -24,7 +24,7 @@ def test_the_list_names_every_command(inosgd):
 
 def test_a_command_shows_its_own_help_under_its_own_name(inosgd):
     assert " report [OPTIONS] {runs}..." in inosgd("report", "--help").out
-    assert " audit lira [OPTIONS] STUDY" in inosgd("audit", "lira", "--help").out
+    assert " audit lira [OPTIONS] {STUDY}" in inosgd("audit", "lira", "--help").out
 
 
 def test_a_mistyped_command_is_met_with_a_suggestion(inosgd):
