@@ -209,9 +209,10 @@ def _show_private(report: Mapping[str, Any], *, as_json: bool) -> None:
     if report["chosen"] is None:
         shown.print("The draw was that there is no trial, so there is no model. The price stands.")
     else:
+        overall = f"{100 * report['held_out']['overall']:.1f} % on held-out examples"
         shown.print(
-            f"Chosen: [bold]{escape(report['chosen'])}[/], {100 * report['held_out']['overall']:.1f} % on held-out examples"
-            f"\nModel:  {escape(report['model'])}  (model-card.md says what it promises)",
+            f"Chosen: [bold]{escape(report['chosen'])}[/], {overall}\n"
+            f"Model:  {escape(report['model'])}  (model-card.md says what it promises)",
             soft_wrap=True,
         )
     shown.print(f"Account of the tuning: {escape(report['folder'])}/tuning.json", soft_wrap=True)

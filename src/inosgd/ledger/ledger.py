@@ -296,7 +296,7 @@ class Ledger:
         (`resume_at`), and its first steps are in the ledger already. `record` accepts such a step without a new
         record if its terms and the states of its random streams are those recorded; `inosgd.runs.resume` sees to it
         that plan, owners, examples, method and checkpoint are. Data, parameters, sample, order and noise are then
-        those of the first time, so the step releases the same bits: who sees them twice learns what he learns from
+        those of the first time, so the step releases the same bits: seeing them twice tells no more than
         seeing them once, and the cost is that of one step. Any other repetition is refused.
     """
 
@@ -707,7 +707,7 @@ def check_kept(path: Path, chain: Chain) -> Position:
     except (ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError):
         raise LedgerError(
             f"{path.name} is missing or damaged, and nothing else shows whether the ledger lost its last records; "
-            f"restore both from a copy. If nobody can have shortened the ledger, write this into {path.name}: "
+            f"restore both from a copy. If the ledger cannot have been shortened, write this into {path.name}: "
             f"{json.dumps(here._asdict())}",
             record=None,
             fault="lost",
@@ -763,7 +763,7 @@ def _refusal(table: OwnerTable, spent: FloatArray, step: int) -> BudgetExceededE
 
 
 def _check_file_name(name: str) -> None:
-    """Names stay below the run folder, and hidden ones are nobody's."""
+    """Names stay below the run folder, and hidden ones are refused."""
     if FILE_NAME.fullmatch(name) is None:
         raise _validate.fail("name", name, "give the path of a file below the run folder")
 
