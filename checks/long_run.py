@@ -1,6 +1,6 @@
 """A training of 20,000 steps: `python checks/long_run.py --steps 20000`.
 
-The digits study, trained as a model that leaves the house would be: in a run folder, with a secure source, a ledger
+The digits study, trained as a model that is published would be: in a run folder, with a secure source, a ledger
 that is forced to disk at every step and a checkpoint after every thousandth. Every thousand steps the process's
 resident memory, open files and threads are noted, and the time since the last note.
 

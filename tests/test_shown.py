@@ -70,9 +70,9 @@ def test_what_is_written(epsilon, up, down):
 
 def test_the_reason_for_a_rollback_shows_no_less_than_was_spent():
     past = SimpleNamespace(
-        ledger=SimpleNamespace(steps=9, released=8),
+        ledger=SimpleNamespace(steps=9, published=8),
         allows=lambda step: False,
         first_over=lambda step: ("a", 1.23412, 1.0),
     )
     assert "has spent 1.235;" in progression._reason(past, 4, SimpleNamespace(steps=12))
-    assert "had spent 1.235 when" in progression._released_reason(past)
+    assert "had spent 1.235 when" in progression._published_reason(past)

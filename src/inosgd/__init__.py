@@ -1,4 +1,4 @@
-"""inosgd: train PyTorch models under individual privacy budgets, and serve the strict owners too."""
+"""inosgd: train PyTorch models under individual privacy budgets, with accuracy for the strict owners as well."""
 
 from typing import TYPE_CHECKING
 

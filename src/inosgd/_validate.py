@@ -93,3 +93,10 @@ def same_length(**arguments: Sized) -> None:
     if len(set(lengths.values())) > 1:
         shown = ", ".join(f"len({name})={length}" for name, length in lengths.items())
         raise InvalidArgumentError(f"{shown}: give one entry for each, so that the lengths are equal")
+
+
+def other_format(what: str, found: object, known: int, fix: str) -> InvalidArgumentError:
+    """The error for a plan, a ledger, a run or a model in the format of another version."""
+    return fail(
+        "format", found, f"another version of inosgd wrote this {what}, and this one reads format {known}; {fix}"
+    )

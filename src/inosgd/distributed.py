@@ -2,13 +2,13 @@
 
     torchrun --nproc-per-node=4 program.py
 
-    with connect() as peers:                                     # alone, where nobody launched several
+    with connect() as peers:                                     # alone, where one process was launched
         trainer = Trainer(plan, owners, examples, losses, method, peers=peers)
         state = TrainingState.start(trainer, model, optimizer, peers.source())
         fit(trainer, state)                                      # every process ends with the same parameters
 
 All processes hold the same plan, model, optimizer and random streams, so all draw the same batch. Example i belongs to
-process i mod size, whoever else is in the batch, so that its own numbers do not depend on its neighbours. A step is
+process i mod size, whatever else is in the batch, so that its own numbers do not depend on its neighbours. A step is
 four exchanges:
 
     draw      6 bytes of each process: a digest of streams and batch, which must be the same in all
@@ -29,8 +29,8 @@ Guarantee:
     again after ``inosgd resume`` at no cost.
 
 The key of the random streams is made by all: each sends a digest of 32 bytes of its own, and then the bytes; the key is
-a digest of all of them. Nobody can know it before all have committed themselves, nor choose it by waiting for the
-others; a single honest process makes it uniform. (Whoever dislikes it can still leave, which everybody sees.)
+a digest of all of them. No process can know it before all have committed themselves, nor choose it by waiting for the
+others; a single honest process makes it uniform. (A process that dislikes it can still leave, which all others see.)
 
 What is not protected: all processes hold the data and know the noise, and gloo and nccl do not encrypt. Run them on
 machines and in a network that you trust as you trust one machine.
@@ -102,8 +102,8 @@ class Peers:
         """A source of randomness that all processes share; with a ``seed``, one that repeats itself.
 
         Guarantee:
-            Without a seed and if at least one process is honest, the key is uniform and unknown to whoever does not
-            read what the processes send each other; see the module.
+            Without a seed and if at least one process is honest, the key is uniform and unknown to any party that does
+            not read what the processes send each other; see the module.
         """
         if seed is not None:
             self.check_same(seed=seed)

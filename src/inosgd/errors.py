@@ -81,20 +81,20 @@ class LedgerError(InosgdError):
         self.record, self.fault = record, fault
 
 
-class AlreadyReleasedError(InosgdError):
-    """A rollback behind a release: what has left the house cannot be taken back.
+class AlreadyPublishedError(InosgdError):
+    """A roll back to a step before the published model: what is published cannot be taken back.
 
     Attributes:
         step: Where the rollback would have led.
-        released: Up to which step the model has been released.
+        published: The number of steps of the published model.
     """
 
-    def __init__(self, step: int, released: int) -> None:
+    def __init__(self, step: int, published: int) -> None:
         super().__init__(
-            f"rolling back to step {step} is refused: the model was released after step {released}, and what a release "
-            f"has spent is never given back; roll back to step {released} at most"
+            f"rolling back to step {step} is refused: the model was published after step {published}, and what "
+            f"it has spent is never given back; roll back to step {published} at most"
         )
-        self.step, self.released = step, released
+        self.step, self.published = step, published
 
 
 class TrainingStoppedError(InosgdError):
@@ -106,7 +106,7 @@ class CheckpointError(InosgdError):
 
 
 class RunLockedError(InosgdError):
-    """A run folder in which somebody else is at work.
+    """A run folder in which another process is at work.
 
     Attributes:
         holder: Who holds it, as far as is known.

@@ -1,7 +1,7 @@
 """The grid of a release: what is released is a whole number of equal steps, so that no bit says more than noise allows.
 
 Floating-point numbers are not evenly spaced. Which of them can occur as a sum plus floating-point noise depends on the
-sum, and whoever sees every bit of a release can use that (Mironov 2012); adding several Gaussians does not help. On a
+sum, and an observer of every bit of a release can use that (Mironov 2012); adding several Gaussians does not help. On a
 grid every release is possible under every sum, and its probability is that of a Gaussian mechanism.
 
 Let S be the sum in d coordinates, moved by at most c_n by an example of owner n, let c be the smallest of the c_n and

@@ -1,7 +1,7 @@
 """Kept: what takes seconds to make, is the same every time, and may be deleted at any time.
 
 It lies in the user's folder for such things (``XDG_CACHE_HOME``, by default ``~/.cache``). What is found there is
-believed only if it is whole and nobody but its user could have written it.
+believed only if it is whole and no other user could have written it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def kept_at(name: str) -> Path | None:
 
 
 def read_kept(path: Path | None) -> bytes | None:
-    """What `keep` put at ``path``; None unless it is whole, and nobody but its user could have written it."""
+    """What `keep` put at ``path``; None unless it is whole, and no other user could have written it."""
     if path is None:
         return None
     try:

@@ -20,7 +20,7 @@ class Method:
 
     Attributes:
         name: What the method is called in tables.
-        variant: The planner's name: "uniform" treats everybody by the strongest budget, others individually.
+        variant: The planner's name: "uniform" plans for all owners by the strictest budget, others individually.
         importance: The tail importance function; None keeps every example whole.
         order: Which examples come first.
         clipping: How gradients are kept within their thresholds.

@@ -1,7 +1,7 @@
 """Noise: Gaussian numbers from a source of random words, as they come or exactly rounded to whole numbers.
 
 `rounded_gaussian` is what releases are made of (`inosgd.mechanism.release`). `gaussian` is for experiments that compare
-many trainings and release none.
+many trainings and publish none.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def gaussian(source: RandomSource, count: int, scale: float) -> torch.Tensor:
     the rounding of float64, cut at 8.57 standard deviations (a two-sided mass of 1e-17).
 
     Guarantee: none for a release. Which floating-point numbers can occur as a sum plus such noise depends on the sum:
-    whoever sees every bit can often tell two sums apart by a single number. Use `rounded_gaussian`.
+    a party that sees every bit can often tell two sums apart by a single number. Use `rounded_gaussian`.
     """
     _validate.whole(0, count=count)
     _validate.non_negative(noise_scale=scale)

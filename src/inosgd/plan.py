@@ -200,8 +200,7 @@ class Plan(ArrayValue):
     @classmethod
     def _from_fields(cls, fields: Mapping[str, Any]) -> Self:
         if fields.get("format") != PLAN_FORMAT:
-            fix = f"another version of inosgd wrote this plan, and this one reads format {PLAN_FORMAT}; plan again"
-            raise _validate.fail("format", fields.get("format"), fix)
+            raise _validate.other_format("plan", fields.get("format"), PLAN_FORMAT, "plan again")
         phases = tuple(Phase.from_json(phase) for phase in fields["phases"])
         table = OwnerTable.from_json(fields["owners"])
         config = None if fields["config"] is None else PlanConfig.from_json(fields["config"])

@@ -33,7 +33,7 @@ class Fairness:
 
     Attributes:
         exponent: For ``fair``: 0 gives the most total signal, infinity equal signals.
-        max_ratio: For ``fair``: no owner's signal per record may exceed this many times the strictest one's.
+        max_ratio: For ``fair``: no owner's signal per example may exceed this many times the strictest one's.
             1 is the balance of DP-SGD, infinity sets no cap. What an owner is capped at stays unspent and its own.
         mix: For ``both``: 0 is SCALE, 1 is SAMPLE.
     """
@@ -62,7 +62,7 @@ class PlanConfig:
         steps: The number of all steps, those already taken included.
         variant: One of `VARIANTS`.
         expected_batch_size: The mean of the batch size.
-        clipping_threshold: The mean threshold over all records.
+        clipping_threshold: The mean threshold over all examples.
         noise_scale: The standard deviation of the noise on the sum.
         accountant: One of `ACCOUNTANTS`.
         fairness: The knobs of ``fair`` and ``both``.

@@ -1,11 +1,11 @@
 """Randomness: sources of random bits, and the exact draws that sampling and noise are made of.
 
 A source is always an argument and a seed never has a default. `SeededSource` repeats itself, for tests and
-experiments: whoever knows the seed can remove the noise. `SecureSource` takes its key from the operating
-system and nobody can predict it, for models that leave the house.
+experiments: any party that knows the seed can remove the noise. `SecureSource` takes its key from the operating
+system and cannot be predicted; it is for models that are published.
 
 Both can be saved and restored: `state` is JSON, and the source made from it by `source_from_state` goes on with the
-same words. The state of a secure source is a secret of the same kind as the data: whoever reads it knows the noise
+same words. The state of a secure source is a secret of the same kind as the data: a party that reads it knows the noise
 of all later steps. It says nothing about earlier words (see `SecureSource`).
 """
 
@@ -46,7 +46,7 @@ class SeededSource:
     """Words from the Philox counter generator, keyed by a seed and a path of stream labels.
 
     Guarantee: none. The same seed gives the same words; use it where repeating a run matters more than
-    protecting the data, and never to release a model.
+    protecting the data, and never to publish a model.
     """
 
     def __init__(self, seed: int, *, path: str = "") -> None:
@@ -58,7 +58,7 @@ class SeededSource:
     @property
     def description(self) -> str:
         """The seed, since a seeded source keeps nothing secret."""
-        return f"seeded ({self._seed}): repeatable, not private against whoever knows the seed"
+        return f"seeded ({self._seed}): repeatable, not private against a party that knows the seed"
 
     def words(self, count: int) -> WordArray:
         """The next ``count`` words of this stream."""
@@ -98,8 +98,8 @@ class SecureSource:
     Every call takes its words from the keystream of the current key, of which the first 32 bytes are the next key,
     and forgets the current one.
 
-    Guarantee: if ChaCha20 is a secure stream cipher, then to whoever does not read this process's memory the words
-    cannot be told from uniform ones; and to whoever does read it, or a saved `state`, the words drawn *before* cannot:
+    Guarantee: if ChaCha20 is a secure stream cipher, then a party that does not read this process's memory cannot
+    tell the words from uniform ones; one that does read it, or a saved `state`, cannot tell the words drawn *before*:
     a later key does not lead back to an earlier one. A forked process takes a key of its own, so no two processes
     ever share noise. Copies and pickles, which would, are refused. Two sources restored from one state do share it:
     restore a state once.

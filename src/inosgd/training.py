@@ -95,7 +95,7 @@ class TrainingState:
     def unmoved_by_failure(self) -> Iterator[None]:
         """If the block raises, the random streams stand where they stood before it, if they can be saved.
 
-        Whoever catches the error and tries again then meets the same batch. With a new one, batches that raise would
+        Who catches the error and tries again then meets the same batch. With a new one, batches that raise would
         be rejected, and what is left is not Poisson sampling.
         """
         before = self.streams.state() if self.streams.savable else None

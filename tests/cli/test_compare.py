@@ -33,7 +33,7 @@ def test_json_has_what_every_owner_gets(report):
             assert group["10"] > group["2"] > group["1"]
     assert report["summary"]["ino-sgd"]["variant"] == "sample"
     assert report["summary"]["ino-sgd-fair"]["variant"] == "fair"
-    assert "not to be published" in report["not_a_release"]
+    assert "not to be published" in report["not_for_publication"]
 
 
 def test_the_folder_is_complete_and_private(report, inosgd_once):

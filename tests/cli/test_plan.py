@@ -30,7 +30,7 @@ def test_json_for_machines(inosgd, tmp_path):
 def test_a_table_for_people(inosgd):
     outcome = inosgd(*MNIST, "--steps", 200)
     assert outcome.code == 0
-    for words in ("fair plan, 200 steps", "30596", "of 10", "an angle of", "per record"):
+    for words in ("fair plan, 200 steps", "30596", "of 10", "an angle of", "per example"):
         assert words in outcome.out
 
 

@@ -1,4 +1,4 @@
-"""Train, resume, ledger, budgets, release and predict, as their users run them."""
+"""Train, resume, ledger, budgets, publish and predict, as their users run them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_new_writes_a_study_that_trains_as_it_is(inosgd, tmp_path):
     assert inosgd("new", "mine.toml").code == 0
     outcome = inosgd("train", "mine.toml", "--out", "run", "--no-report")
     assert outcome.code == 0, outcome.err
-    for word in ("hospital_a", "held-out examples", "run/model", "inosgd release"):
+    for word in ("hospital_a", "held-out examples", "run/model", "inosgd publish"):
         assert word in outcome.out
     card = (tmp_path / "run/model/model-card.md").read_text()
     assert "epsilon 1 to 8, of 3 owners" in card
@@ -238,10 +238,10 @@ def test_a_lowered_budget_restores_the_right_checkpoint(inosgd, tmp_path):
     assert reference_spending(tmp_path / "run", "hospital_a")["hospital_a"] <= lowered * 1.001
 
 
-def test_nothing_is_given_back_behind_a_release(inosgd, tmp_path):
+def test_nothing_is_given_back_behind_a_published_model(inosgd, tmp_path):
     train(inosgd, tmp_path)
-    released = inosgd("release", "run", "--to", "outside")
-    assert released.code == 0, released.err
+    published = inosgd("publish", "run", "--to", "outside")
+    assert published.code == 0, published.err
     assert same_bits(tmp_path / "outside", tmp_path / "run/model")
     stopped = inosgd("budgets", "run", "--set", "hospital_a=0.1", "--yes")
     assert stopped.code == 0, stopped.err
@@ -250,8 +250,8 @@ def test_nothing_is_given_back_behind_a_release(inosgd, tmp_path):
     resumed = inosgd("resume", "run", "--no-report")
     assert resumed.code == 2
     assert "was stopped: owner 'hospital_a'" in resumed.err
-    assert json.loads(inosgd("ledger", "run", "--json").out)["released"] == 12
-    assert inosgd("release", "run", "--step", 5).code == 2
+    assert json.loads(inosgd("ledger", "run", "--json").out)["published"] == 12
+    assert inosgd("publish", "run", "--step", 5).code == 2
 
 
 def test_an_owner_withdraws(inosgd, tmp_path, monkeypatch):
@@ -502,7 +502,7 @@ def test_a_noise_scale_instead_of_steps(inosgd, tmp_path):
 def test_two_processes_cannot_train_in_one_folder(inosgd, tmp_path):
     train(inosgd, tmp_path)
     with RunFolder.open(tmp_path / "run").lock():
-        for command in (("resume", "run"), ("release", "run"), ("budgets", "run", "--set", "clinic=9", "--yes")):
+        for command in (("resume", "run"), ("publish", "run"), ("budgets", "run", "--set", "clinic=9", "--yes")):
             outcome = inosgd(*command)
             assert outcome.code == 2
             assert "is in use by" in outcome.err

@@ -92,7 +92,7 @@ def test_only_the_first_process_speaks_and_writes(crew, tmp_path):
     write_study(tmp_path)
     found = outcomes(crew, tmp_path, "train", "study.toml", "--out", "run", "--every", 4, "--no-report")
     assert [code for code, _, _ in found] == [0, 0, 0]
-    assert "What every owner gets" in found[0][1]
+    assert "Results by owner" in found[0][1]
     assert all(out == "" and err == "" for _, out, err in found[1:])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cases.csv", "run", "study.toml"]
     assert verify_run(RunFolder.open(tmp_path / "run")).good

@@ -119,7 +119,18 @@ def anchors_of(document: Path) -> set[str]:
 
 IDENTIFIER = re.compile(r"`([A-Za-z_][\w.]*)(?:\([^`]*\))?`")
 OPACUS = {"BatchMemoryManager", "DPLSTM", "DPMultiheadAttention", "ModuleValidator.fix", "PrivacyEngine.make_private"}
-OPACUS |= {"p.grad_sample"}
+OPACUS |= {
+    "p.grad_sample",
+    "accountant.history",
+    "DPOptimizer",
+    "get_epsilon",
+    "make_private",
+    "make_private_with_epsilon",
+}
+OPACUS |= {"max_grad_norm", "sample_rate", "secure_mode", "target_delta", "target_epsilon"}
+JAX_PRIVACY = {"BoundedSensitivityCallable", "DPExecutionPlan", "ExecutionPlanConfig", "UserSelectionStrategy"}
+JAX_PRIVACY |= {"clipped_grad", "dp_event", "l2_clip_norm", "microbatch_size", "noise_addition_transform"}
+JAX_PRIVACY |= {"calibrate", "normalize_by", "sampling_prob"}
 
 
 def known_words() -> set[str]:
@@ -132,7 +143,7 @@ def unknown_names(text: str) -> list[str]:
     """Names in code type that occur nowhere in the code, so that a page cannot outlive what it speaks of."""
     words = known_words()
     plain = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-    named = sorted(set(IDENTIFIER.findall(plain)) - OPACUS)
+    named = sorted(set(IDENTIFIER.findall(plain)) - OPACUS - JAX_PRIVACY)
     return [name for name in named if not set(name.rstrip(".").split(".")) <= words]
 
 

@@ -1,6 +1,6 @@
 """Every file of a run, edited, removed, or replaced by an older one: what SECURITY.md says of it is what happens.
 
-The run has lived: trained, released, two owners joined, trained on. What a file was at earlier times is kept, and a
+The run has lived: trained, published, two owners joined, trained on. What a file was at earlier times is kept, and a
 second run beside it has files of the same names. The accountants are not the subject here and are stood in for.
 """
 
@@ -120,7 +120,7 @@ def life(tmp_path_factory) -> Life:
         earlier.insert(0, files(run.path))
         join(run, name, steps)
     with run.lock() as locked:
-        locked.mark_release(8)
+        locked.mark_published(8)
     earlier.insert(0, files(run.path))
     go_on(run)
     shutil.copy(other.path / "report.html", run.path)
@@ -304,13 +304,13 @@ def test_strangers_in_the_rooms_of_a_run_are_found_and_elsewhere_noted(life, pla
 
 
 def test_a_ledger_without_its_last_record_is_noticed_whatever_the_record_is(life, tmp_path):
-    """A release, a change or a stop: nothing but position.json has seen them."""
+    """A published model, a change or a stop: nothing but position.json has seen them."""
     lines = life.run.ledger_path.read_bytes().splitlines(keepends=True)
     kinds = {json.loads(line)["kind"] for line in lines}
-    assert kinds == {"ledger", "terms", "step", "files", "checkpoint", "change", "release", "data"}
+    assert kinds == {"ledger", "terms", "step", "files", "checkpoint", "change", "published", "data"}
     run = copied(life, tmp_path)
     with run.lock() as locked:
-        locked.mark_release(12)
+        locked.mark_published(12)
     whole = run.ledger_path.read_bytes()
     run.ledger_path.write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]))
     (finding,) = verify_run(run).findings
@@ -326,13 +326,13 @@ def test_a_ledger_without_its_last_record_is_noticed_whatever_the_record_is(life
     assert verify_run(run).good
 
 
-def test_a_released_model_that_is_lost_stays_a_finding(life, tmp_path):
+def test_a_published_model_that_is_lost_stays_a_finding(life, tmp_path):
     run = copied(life, tmp_path)
     shutil.rmtree(run.checkpoint_at(8).path)
-    assert any("released after step 8" in each.message for each in verify_run(run).findings)
-    go_on(run)  # its loss is recorded, and its release is not forgotten
+    assert any("published after step 8" in each.message for each in verify_run(run).findings)
+    go_on(run)  # its loss is recorded, and its publication is not forgotten
     (finding,) = verify_run(run).findings
-    assert "the model that was released after step 8 is not there" in finding.message
+    assert "the model that was published after step 8 is not there" in finding.message
 
 
 @pytest.mark.parametrize(
@@ -351,10 +351,10 @@ def test_a_spoiled_model_is_not_handed_out(life, tmp_path):
     run = copied(life, tmp_path)
     card = run.path / "model" / "model-card.md"
     card.write_text(card.read_text().replace("epsilon 1 to", "epsilon 0.1 to"))
-    outcome = CliRunner().invoke(app, ["release", str(run.path)])
+    outcome = CliRunner().invoke(app, ["publish", str(run.path)])
     assert isinstance(outcome.exception, InvalidArgumentError)
     assert "model/model-card.md is not the file that the ledger knows" in str(outcome.exception)
-    assert run.read_ledger().released == 16  # to be on the safe side, it counts as released
+    assert run.read_ledger().published == 16  # to be on the safe side, it counts as published
 
 
 @pytest.mark.parametrize("name", ["plans/plan-0001.json", "run.json", "model/model.json", "checkpoints"])

@@ -104,7 +104,7 @@ def test_later_commands_say_nothing_planted_either(study, inosgd, tmp_path):
     for arguments in (
         ["ledger", run],
         ["resume", run],
-        ["release", run, "--out", tmp_path / "given"],
+        ["publish", run, "--out", tmp_path / "given"],
         ["budgets", run],
     ):
         outcome = inosgd(*arguments)

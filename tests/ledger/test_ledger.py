@@ -15,7 +15,7 @@ import pytest
 from inosgd import Ledger, OwnerTable
 from inosgd.accounting import reference_epsilon
 from inosgd.errors import (
-    AlreadyReleasedError,
+    AlreadyPublishedError,
     BudgetExceededError,
     InosgdError,
     InvalidArgumentError,
@@ -166,13 +166,13 @@ CHECKPOINT = {
 
 def test_formats_and_kinds_that_are_not_known_are_refused(tmp_path):
     for name, bodies in {
-        "format": [{"kind": "ledger", "format": 4, "accountant": "pld", "owners": TABLE.to_json()}],
+        "format": [{"kind": "ledger", "format": 5, "accountant": "pld", "owners": TABLE.to_json()}],
         "kind": [*header(), {"kind": "gift"}],
         "first": [{"kind": "step", "step": 0}],
         "second": [*header(), *header()],
         "terms": [*header(), {"kind": "step", "step": 0}],
         "gap": [*header(), {"kind": "terms", "terms": terms().to_json()}, {"kind": "step", "step": 1}],
-        "missing": [*header(), {"kind": "release"}],
+        "missing": [*header(), {"kind": "published"}],
         "future": [*header(), {"kind": "rollback", "step": 1}],
         "rows": [*header(), {"kind": "change", "step": 0, "owners": swapped().to_json()}],
         "leads out": [*header(), {"kind": "files", "files": {"../run.json": "0"}}],
@@ -197,6 +197,9 @@ def test_formats_and_kinds_that_are_not_known_are_refused(tmp_path):
     (tmp_path / "empty").write_bytes(b"")
     with pytest.raises(LedgerError, match="the ledger is empty"):
         Ledger.open(tmp_path / "empty")
+    earlier = forged(tmp_path / "earlier", [{**header()[0], "format": 3}])
+    with pytest.raises(LedgerError, match=r"format=3: another version of inosgd wrote this ledger.* reads format 4"):
+        Ledger.open(earlier)
     (tmp_path / "old").write_text('{"format": 1, "accountant": "pld", "owners": {}}\n')
     with pytest.raises(LedgerError, match="record 1"):
         Ledger.open(tmp_path / "old")
@@ -209,7 +212,7 @@ def test_unknown_keys_are_ignored(tmp_path):
 
 
 def header() -> list[dict]:
-    return [{"kind": "ledger", "format": 3, "accountant": "pld", "owners": TABLE.to_json()}]
+    return [{"kind": "ledger", "format": 4, "accountant": "pld", "owners": TABLE.to_json()}]
 
 
 def swapped() -> OwnerTable:
@@ -265,22 +268,22 @@ def test_what_is_charged_covers_what_was_bounded():
     assert ledger.steps == 1
 
 
-def test_rolling_back_gives_back_what_was_not_released_and_nothing_else(tmp_path):
+def test_rolling_back_gives_back_what_was_not_published_and_nothing_else(tmp_path):
     ledger = written(tmp_path / "ledger.jsonl", 6)
     full, half = ledger.spent(), ledger.spent(until=3)
-    ledger.mark_release(3, "ab" * 32)
+    ledger.mark_published(3, "ab" * 32)
     ledger.mark_rollback(4)
     assert ledger.steps == 4
-    with pytest.raises(AlreadyReleasedError, match="released after step 3") as refused:
+    with pytest.raises(AlreadyPublishedError, match="published after step 3") as refused:
         ledger.mark_rollback(2)
-    assert (refused.value.step, refused.value.released) == (2, 3)
+    assert (refused.value.step, refused.value.published) == (2, 3)
     ledger.mark_rollback(3)
     np.testing.assert_array_equal(ledger.spent(), half)
     assert (half < full).all()
     ledger.record(3, terms())
     ledger.close()
     again = Ledger.open(tmp_path / "ledger.jsonl")
-    assert (again.steps, again.released) == (4, 3)
+    assert (again.steps, again.published) == (4, 3)
     again.close()
     report = verify_ledger(tmp_path / "ledger.jsonl")
     assert report.good
@@ -290,7 +293,7 @@ def test_rolling_back_gives_back_what_was_not_released_and_nothing_else(tmp_path
 def test_marks_of_steps_that_never_were_are_refused_before_they_are_written(tmp_path):
     ledger = written(tmp_path / "ledger.jsonl", 2)
     before = ledger.position
-    for mark in (ledger.mark_release, ledger.mark_rollback, lambda step: ledger.mark_change(step, TABLE)):
+    for mark in (ledger.mark_published, ledger.mark_rollback, lambda step: ledger.mark_change(step, TABLE)):
         with pytest.raises(InvalidArgumentError, match="only 2 steps were recorded"):
             mark(3)
     assert ledger.position == before
@@ -321,7 +324,7 @@ def test_changed_budgets_hold_from_then_on_and_owners_keep_their_rows(tmp_path):
 def test_a_stopped_ledger_refuses_steps_until_a_change():
     ledger = Ledger(TABLE, "pld")
     lower = OwnerTable(TABLE.names, [0.5, 8.0], TABLE.deltas, TABLE.sizes)
-    ledger.mark_stop("strict asked for less than was released", lower)
+    ledger.mark_stop("strict asked for less than was published", lower)
     assert ledger.wanted == lower
     assert ledger.table == TABLE
     with pytest.raises(TrainingStoppedError, match="asked for less"):

@@ -123,8 +123,18 @@ def test_a_model_that_cannot_be_described_leaves_nothing_and_keeps_the_old_one(t
     assert all(path.stat().st_mode & 0o077 == 0 for path in folder.iterdir())
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", json.dumps({"format": 99})])
+@pytest.mark.parametrize("text", ["", "[]", "{"])
 def test_what_is_no_description(tmp_path, text):
     (tmp_path / "model.json").write_text(text)
     with pytest.raises(InvalidArgumentError, match=r"model\.json"):
         read_description(tmp_path)
+
+
+@pytest.mark.parametrize("found", [1, 99, None])
+def test_a_model_of_another_version_is_refused_by_its_format(tmp_path, found):
+    folder = save_model(tmp_path / "m", mlp(3, 2, seed=0), DESCRIPTION)
+    assert read_description(folder)["format"] == 2
+    fields = read_description(folder) | {"format": found}
+    (folder / "model.json").write_text(json.dumps(fields))
+    with pytest.raises(InvalidArgumentError, match=f"format={found}: another version of inosgd wrote this model"):
+        read_description(folder)

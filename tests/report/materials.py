@@ -79,7 +79,7 @@ def material_of(
             main=main_labels(rows),
             facts=(("steps", str(steps[-1])),),
             classes=tuple((f"class {number}", None) for number in range(3)),
-            unaccounted=("Seeded runs: not for release.",),
+            unaccounted=("Seeded runs: not for publication.",),
             condition=condition if extras else {},
             weights=weights if extras else {},
             roc=roc if extras else {},

@@ -58,7 +58,7 @@ def test_it_refers_to_nothing_outside(text):
 
 
 def test_it_says_what_is_promised_and_what_is_not(text):
-    for words in (GUARANTEE, *NOT_COVERED, "Seeded runs: not for release.", "Whoever hands it on publishes them"):
+    for words in (GUARANTEE, *NOT_COVERED, "Seeded runs: not for publication.", "To hand it on is to publish them"):
         assert html.escape(words) in text
     assert "do not publish them" in text  # there is an audit on the page
     assert "do not publish them" not in page(material_of(extras=False))

@@ -187,6 +187,6 @@ def test_the_key_of_the_data_may_be_removed_and_then_nothing_goes_on(run):
     assert report.good
     assert "data.key is not there" in report.notes[0]
     with run.lock() as locked:
-        locked.mark_release(4)  # needs no data
+        locked.mark_published(4)  # needs no data
     with pytest.raises(InvalidArgumentError, match=r"data.key is missing .*; restore it from a copy"):
         train(run)

@@ -17,7 +17,7 @@ import torch
 
 from inosgd import DP_SGD, Ledger, Owners, Plan, SecureSource, SeededSource
 from inosgd.errors import (
-    AlreadyReleasedError,
+    AlreadyPublishedError,
     BudgetExceededError,
     CheckpointError,
     InvalidArgumentError,
@@ -88,6 +88,15 @@ def test_a_run_comes_into_being_whole_and_private(run, tmp_path):
     with pytest.raises(InvalidArgumentError, match="there is no run"):
         RunFolder.open(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("found", [1, 2, 99])
+def test_a_run_of_another_version_is_refused_by_its_format(run, found):
+    fields = json.loads(run.description_path.read_bytes())
+    assert fields["format"] == 3
+    run.description_path.write_text(json.dumps(fields | {"format": found}))
+    with pytest.raises(InvalidArgumentError, match=f"format={found}: another version of inosgd wrote this run"):
+        RunFolder.open(run.path)
 
 
 def test_a_run_that_cannot_be_created_leaves_nothing(tmp_path):
@@ -256,7 +265,7 @@ def test_a_process_cannot_lock_a_run_twice_and_must_lock_it_once(run, tmp_path):
 WRITING = {
     "open the ledger": lambda run: run.open_ledger(),
     "mark files": lambda run: run.mark_files({"a": "b"}, 8),
-    "release": lambda run: run.mark_release(8),
+    "publish": lambda run: run.mark_published(8),
     "add metrics": lambda run: run.add_metrics(8, {}),
     "write a checkpoint": lambda run: run.write_checkpoint(None),
     "set a checkpoint aside": lambda run: run.set_aside(run.last_checkpoint().path.name),
@@ -333,29 +342,29 @@ def test_a_plan_that_understates_its_cost_is_refused_even_if_the_ledger_names_it
         run.plan()
 
 
-def test_releases_hold_what_was_spent(run):
+def test_a_published_model_holds_what_was_spent(run):
     trained(run, SeededSource(0), steps=10)
     with run.lock() as locked:
-        released = locked.mark_release(8)
-        assert released.step == 8
+        published = locked.mark_published(8)
+        assert published.step == 8
         with pytest.raises(InvalidArgumentError, match="there are checkpoints after steps 0, 4, 8, 10"):
-            locked.mark_release(9)
-        with pytest.raises(AlreadyReleasedError):
+            locked.mark_published(9)
+        with pytest.raises(AlreadyPublishedError):
             locked.roll_back(4)
         locked.roll_back(8)
     assert run.read_ledger().steps == 8
     assert [checkpoint.step for checkpoint in run.checkpoints()] == [0, 4, 8]
     body = json.loads(run.ledger_path.read_text().splitlines()[-2])
-    assert (body["kind"], body["model"]) == ("release", released.model_digest)
+    assert (body["kind"], body["model"]) == ("published", published.model_digest)
 
 
-def test_released_steps_are_not_computed_again(run):
+def test_published_steps_are_not_computed_again(run):
     """Their checkpoint is damaged: under the same noise even another rounding would say something of the sums."""
     trained(run, SeededSource(0), steps=8)
     with run.lock() as locked:
-        released = locked.mark_release(8)
-    released.model_path.write_bytes(b"")
-    with pytest.raises(CheckpointError, match="released after step 8, and the last whole checkpoint is after step 4"):
+        published = locked.mark_published(8)
+    published.model_path.write_bytes(b"")
+    with pytest.raises(CheckpointError, match="published after step 8, and the last whole checkpoint is after step 4"):
         trained(run)
 
 

@@ -1,4 +1,4 @@
-"""Budgets change, and at any time what stands has cost nobody more than it allows."""
+"""Budgets change, and at any time what stands has cost no owner more than it allows."""
 
 from __future__ import annotations
 
@@ -202,31 +202,31 @@ def test_a_lowered_budget_that_still_covers_what_was_spent_goes_on(run):
     assert (fresh_spending(run)[0] <= fresh_spending(run)[1]).all()
 
 
-def test_released_spending_is_never_given_back(run):
-    """A rollback behind a release is proposed as a stop; the ledger itself refuses it too."""
+def test_published_spending_is_never_given_back(run):
+    """A roll back behind a published model is proposed as a stop; the ledger itself refuses it too."""
     ledger = run.read_ledger()
     low = ledger.spent(until=3)[0]
-    assert propose(run, budgets(strict=low * 1.01), verify=False).action == "roll back"  # without a release
+    assert propose(run, budgets(strict=low * 1.01), verify=False).action == "roll back"  # nothing is published
     with run.lock() as locked:
-        locked.mark_release(6)
+        locked.mark_published(6)
     proposal = propose(run, budgets(strict=low * 1.01), verify=False)
     assert (proposal.action, proposal.plan, proposal.step) == ("stop", None, 7)
-    assert "when the model was released after step 6" in proposal.reason
+    assert "when the model was published after step 6" in proposal.reason
     with run.lock() as locked:
         carry_out(locked, proposal)
     assert run.read_ledger().table == ledger.table  # what cannot be honoured is not on record as if it were
-    with pytest.raises(TrainingStoppedError, match="released after step 6"):
+    with pytest.raises(TrainingStoppedError, match="published after step 6"):
         train(run)
     between = ledger.spent(until=6)[0] * 1.0001
     assert change(run, budgets(strict=between)).step == 6
     train(run)
-    assert run.read_ledger().released == 6
+    assert run.read_ledger().published == 6
     assert (fresh_spending(run)[0] <= fresh_spending(run)[1]).all()
 
 
 def test_a_stopped_wish_is_asked_again_until_it_is_taken_back(run):
     with run.lock() as locked:
-        locked.mark_release(6)
+        locked.mark_published(6)
     change(run, budgets(strict=0.01))
     assert propose(run, budgets(liberal=9.0), verify=False).action == "stop"
     assert propose(run, budgets(strict=1.0), verify=False).action == "continue"
@@ -363,7 +363,7 @@ EVENTS = st.one_of(
     st.tuples(st.just("budget"), st.sampled_from(["strict", "liberal"]), EPSILONS, st.sampled_from([1e-5, 1e-6])),
     st.tuples(st.just("join"), EPSILONS),
     st.tuples(st.just("withdraw"), st.sampled_from(["strict", "liberal"])),
-    st.tuples(st.just("release")),
+    st.tuples(st.just("publish")),
 )
 
 
@@ -373,9 +373,9 @@ def live(run: RunFolder, event: tuple) -> None:
     if kind == "train":
         if run.read_ledger().stopped is None:
             train(run, details[0], SeededSource(1))
-    elif kind == "release":
+    elif kind == "publish":
         with run.lock() as locked:
-            locked.mark_release()
+            locked.mark_published()
     else:
         change(run, asked(run, kind, details), asking(run, steps=40))
 
@@ -392,40 +392,40 @@ def asked(run: RunFolder, kind: str, details: list) -> Changes:
     return Changes(budgets={name: Budget(epsilon=details[0], delta=1e-5)}, sizes={name: 10})
 
 
-def still_stands(ledger: Ledger, released: tuple[Phase, ...]) -> bool:
-    """Whether the steps that a release rests on are all still counted, under the terms that they had."""
-    steps = sum(phase.steps for phase in released)
-    wide = tuple(widened(phase, len(ledger.table)) for phase in released)
+def still_stands(ledger: Ledger, published: tuple[Phase, ...]) -> bool:
+    """Whether the steps that a published model rests on are all still counted, under the terms that they had."""
+    steps = sum(phase.steps for phase in published)
+    wide = tuple(widened(phase, len(ledger.table)) for phase in published)
     return ledger.steps >= steps and ledger.phases_until(steps) == wide
 
 
 @settings(max_examples=8)
 @given(st.lists(EVENTS, min_size=2, max_size=6), st.sampled_from([tiny.PLAN, tiny.first_plan(variant="scale")]))
-def test_after_any_sequence_of_changes_nobody_has_spent_more_than_it_allows(events, plan):
-    """And what was released is never missing from what stands."""
+def test_after_any_sequence_of_changes_no_owner_has_spent_more_than_it_allows(events, plan):
+    """And what was published is never missing from what stands."""
     with tempfile.TemporaryDirectory() as folder:
         run = tiny.new_run(Path(folder), plan)
         train(run, 3, SeededSource(1))
-        released: tuple[Phase, ...] = ()
+        published: tuple[Phase, ...] = ()
         for event in events:
             live(run, event)
             spent, allowed = fresh_spending(run)
             assert (spent <= allowed).all()
             ledger = run.read_ledger()
-            if event[0] == "release":
-                released = ledger.phases
-            assert still_stands(ledger, released)
+            if event[0] == "publish":
+                published = ledger.phases
+            assert still_stands(ledger, published)
 
 
-def test_a_ledger_that_rolled_back_behind_a_release_would_be_caught(run, monkeypatch):
-    """The negative control: without the ledger's check, what was released is missing."""
+def test_a_ledger_that_rolled_back_behind_a_published_model_would_be_caught(run, monkeypatch):
+    """The negative control: without the ledger's check, what was published is missing."""
     with run.lock() as locked:
-        locked.mark_release(6)
-    released = run.read_ledger().phases_until(6)
-    assert still_stands(run.read_ledger(), released)
+        locked.mark_published(6)
+    published = run.read_ledger().phases_until(6)
+    assert still_stands(run.read_ledger(), published)
     monkeypatch.setattr(History, "check_return", lambda self, step: None)
     with run.lock() as locked:
         locked.roll_back(3)
-    assert not still_stands(run.read_ledger(), released)
+    assert not still_stands(run.read_ledger(), published)
     monkeypatch.undo()
     assert "cannot stand there: rolling back to step 3 is refused" in verify_run(run).findings[0].message

@@ -1,4 +1,4 @@
-"""Groups: what several records of one owner spend together.
+"""Groups: what several examples of one owner spend together.
 
 The guarantee of a plan is for one example. If k examples are added or removed together, a step samples
 Binomial(k, q) of them. Each sampled example moves the sum by at most its threshold C, whatever else is in the batch,

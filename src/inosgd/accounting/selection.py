@@ -124,7 +124,7 @@ class NegativeBinomialTrials:
         return (1 - Decimal(self.gamma)) * (count + Decimal(self.eta)) / (count + 1)
 
     def divergences(self, base: FloatArray, orders: FloatArray, deltas: FloatArray) -> FloatArray:
-        """Theorem 2; the order λ' that serves best is looked for among ``orders`` and 1."""
+        """Theorem 2; the order λ' that gives the smallest bound is looked for among ``orders`` and 1."""
         log = -math.log(self.gamma)
         at_others = np.minimum(((1 - 1 / orders) * base + log / orders).min(axis=1, keepdims=True), log)
         found: FloatArray = base + (1 + self.eta) * at_others + math.log(max(self.mean, 1.0)) / (orders - 1)
@@ -190,7 +190,7 @@ def selection_divergences(
     Guarantee:
         If ``divergences`` bound those of the base mechanism in both directions, the result bounds those of the
         selection, order by order, provided that K is drawn from ``trials`` independently of the examples, by a source
-        that nobody can predict, and that nothing but the best run is shown.
+        that cannot be predicted, and that nothing but the best run is shown.
 
     Args:
         divergences: Of one run: shape (rows, orders), or one row.

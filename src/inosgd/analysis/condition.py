@@ -30,7 +30,7 @@ descent_n > 0. With two owners, and gradients that are longer than their thresho
 descent_1 is the theorem's left side. Both leave out the importance weights of INO-SGD, which lower the part of owners
 with low losses.
 
-Guarantee: none. On held-out examples nothing about the training data is shown but what the released model shows. On
+Guarantee: none. On held-out examples nothing about the training data is shown but what the published model shows. On
 the training data everything here is an exact function of them that no budget pays for: it is measured only if asked
 for by ``on_training_data_unaccounted=True``, is marked as such, and must not be published.
 """
@@ -251,7 +251,7 @@ def _chosen_rows(trainer: Trainer, groups: IntArray, strengths: FloatArray, owne
 def _full_gradients(
     trainer: Trainer, model: nn.Module, data: HeldOut, terms: Terms, rows: list[int]
 ) -> tuple[torch.Tensor, FloatArray, torch.Tensor]:
-    """Of the owners in ``rows`` the mean gradients and losses; and the expected sum of clipped gradients of everybody.
+    """Of the owners in ``rows`` the mean gradients and losses; and the expected sum of clipped gradients of all owners.
 
     As in training, a gradient that is not finite counts as zero.
     """

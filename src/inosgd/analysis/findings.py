@@ -1,4 +1,4 @@
-"""Findings: what somebody should know about a training before they look at anything else.
+"""Findings: what to know about a training before anything else.
 
 Each is computed by a rule that is written down with its thresholds, from evaluations on held-out examples, the learning
 curve and the plan. A rule is silent where the examples or the points of a curve are too few to tell.

@@ -52,7 +52,7 @@ def with_noise(practice: Practice, factor: float) -> Practice:
 
 @dataclass(frozen=True)
 class ClippingAllBut:
-    """Clips everybody but the examples whose threshold is exactly ``threshold``."""
+    """Clips all but the examples whose threshold is exactly ``threshold``."""
 
     clipping: Clipping
     threshold: float

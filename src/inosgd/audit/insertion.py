@@ -80,7 +80,7 @@ def mixed(inputs: torch.Tensor, targets: torch.Tensor, inserted: Inserted, dtype
 class CanaryModel(nn.Module):
     """A model with one more linear layer, a weight for every canary; they come first in a flat gradient.
 
-    What the layer says about a canary is the canary's weight times its gradient: whoever may only ask the model about
+    What the layer says about a canary is the canary's weight times its gradient: who may only ask the model about
     a canary learns its weight, and no more.
     """
 

@@ -146,8 +146,8 @@ def attack(
         columns = subject.examples
         shadows = _Pairs(known[:, columns], members[:first, columns])
         targets = _Pairs(apart[:, columns], members[first:, columns])
-        everybody = _Pairs(scores[:, columns], members[:, columns])
-        found.append(_attacked(subject.claim, everybody, shadows, targets, confidence, each))
+        all_examples = _Pairs(scores[:, columns], members[:, columns])
+        found.append(_attacked(subject.claim, all_examples, shadows, targets, confidence, each))
     return found
 
 
@@ -170,13 +170,13 @@ class _Pairs:
 
 
 def _attacked(
-    claim: Claim, everybody: _Pairs, shadows: _Pairs, targets: _Pairs, confidence: float, each: float
+    claim: Claim, all_examples: _Pairs, shadows: _Pairs, targets: _Pairs, confidence: float, each: float
 ) -> Attacked:
     bound = _bound(targets.scores, targets.members, claim.delta, each)
     return Attacked(
         claim,
-        Roc.of(*everybody.usable()),
-        roc_intervals(everybody.scores, everybody.members, confidence),
+        Roc.of(*all_examples.usable()),
+        roc_intervals(all_examples.scores, all_examples.members, confidence),
         highest_auc(claim.profile),
         highest_auc(claim.at_budget()),
         bound,

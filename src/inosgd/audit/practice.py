@@ -67,7 +67,7 @@ class Practice:
         return self.plan.phases[0].terms
 
     def with_terms(self, terms: Terms) -> Practice:
-        """The same with other terms, which nobody is charged for."""
+        """The same with other terms, which no owner is charged for."""
         table = self.plan.table
         unlimited = OwnerTable(table.names, np.full(len(table), np.inf), table.deltas, table.sizes)
         phases = (Phase(self.plan.steps, terms),)

@@ -13,7 +13,7 @@ from inosgd.errors import InvalidArgumentError
 
 @dataclass(frozen=True, eq=False)
 class Roc:
-    """Rates at every threshold, from "nobody is a member" to "everybody is"."""
+    """Rates at every threshold, from "no example is a member" to "all are"."""
 
     false_positive_rates: FloatArray
     true_positive_rates: FloatArray

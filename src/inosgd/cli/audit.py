@@ -119,7 +119,7 @@ def canary_command(
     out: Out = None,
     as_json: AsJson = False,
 ) -> None:
-    """Worst-case gradients: the most that somebody who sees every step, or the final model, can tell.
+    """Worst-case gradients: the most that a party that sees every step, or the final model, can tell.
 
     Ends with code 1 if a claim is refuted, unless that was asked for with --control.
     """

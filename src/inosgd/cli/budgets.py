@@ -1,4 +1,4 @@
-"""``inosgd budgets``: owners change their minds while a model is trained."""
+"""``inosgd budgets``: owners change their budgets while a model is trained."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def budgets_command(
     """Change budgets during a run: show whether training continues, rolls back or stops, and with --yes do it.
 
     Raised budgets get a new plan for the remaining steps, with what was spent counted. A lowered one rolls back to the
-    last checkpoint that everybody still allows, or stops if the model was released after it. Then go on with
+    last checkpoint that all owners still allow, or stops if the model was published after it. Then go on with
     `inosgd resume`.
     """
     folder = RunFolder.open(run)
@@ -166,7 +166,7 @@ def _report(proposal: Proposal, *, done: bool) -> dict[str, Any]:
         "done": done,
         "step": proposal.step,
         "recorded": proposal.recorded,
-        "released": proposal.released,
+        "published": proposal.published,
         "steps": None if proposal.plan is None else proposal.plan.steps,
         "resting": list(proposal.resting),
         "owners": {

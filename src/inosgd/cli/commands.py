@@ -55,7 +55,7 @@ COMMANDS = {
         "budgets:budgets_command",
         "Change budgets during a run: show whether training continues, rolls back or stops, and with --yes do it.",
     ),
-    "release": Listed("release:release_command", "Mark a checkpoint as having left the house, before it does."),
+    "publish": Listed("publish:publish_command", "Mark a checkpoint as published, before it is given away."),
     "watch": Listed(
         "watch:watch_command",
         "Watch a training: held-out loss and budget of every owner, and the time left. It ends with the training.",
@@ -66,12 +66,12 @@ COMMANDS = {
     ),
     "compare": Listed(
         "compare:compare_command",
-        "Train one model under the same individual budgets with several methods, and show what every owner gets.",
+        "Train one model under the same individual budgets with several methods, and show the score of every owner.",
     ),
     "plan": Listed("plan:plan_command", "Plan sampling rates, clipping thresholds and noise for individual budgets."),
     "reproduce": Listed(
         "reproduce:reproduce_command",
-        "Train a study of the paper by every method and plan asked for, and show what each owner gets.",
+        "Train a study of the paper by every method and plan asked for, and show the score of each owner.",
     ),
     "evidence": Listed(
         "evidence:evidence_command",

@@ -19,7 +19,7 @@ from inosgd.cli.studies import AllowFactory, AsJson, Out, Steps, StudyArgument, 
 from inosgd.cli.words import words
 from inosgd.cli.workers import Address, Backend, Jobs, chosen_workers
 from inosgd.compare import views
-from inosgd.compare.comparison import NOT_A_RELEASE, compare, missing_tasks, open_store
+from inosgd.compare.comparison import NOT_FOR_PUBLICATION, compare, missing_tasks, open_store
 from inosgd.compare.entrant import Entrant, entrants
 from inosgd.compare.groups import group_epsilons
 from inosgd.compare.results import ResultStore
@@ -56,7 +56,7 @@ def compare_command(
     report: WithReport = True,
     as_json: AsJson = False,
 ) -> None:
-    """Train one model under the same individual budgets with several methods, and show what every owner gets.
+    """Train one model under the same individual budgets with several methods, and show the score of every owner.
 
     For the eyes of the holder of the data: nothing of a comparison is private. It continues where it stopped.
     """
@@ -94,7 +94,7 @@ def carry_out(
 ) -> dict[str, Any]:
     """Train what is not trained yet; everything that there is to say about it, as plain values."""
     _validate.whole(1, seeds=seeds)
-    messages().print(f"[yellow]{NOT_A_RELEASE}[/]")
+    messages().print(f"[yellow]{NOT_FOR_PUBLICATION}[/]")
     with messages().status("reading"):
         study.split(0).judged_by  # noqa: B018 - missing or corrupt data end here, before anything is written
         store = open_store(study, out)
@@ -132,7 +132,7 @@ def comparison_report(
         "scored_by": material.score.name,
         "seeds": list(seeds),
         "verdict": material.verdict,
-        "not_a_release": NOT_A_RELEASE,
+        "not_for_publication": NOT_FOR_PUBLICATION,
         "unaccounted": list(material.unaccounted),
         "findings": [finding.to_json() for finding in material.findings],
         "summary": views.summarize(rows),
@@ -163,7 +163,7 @@ def show(found: Mapping[str, Any], *, as_json: bool) -> None:
         "deviation\n"
     )
     shown.print(_method_table(found))
-    shown.print("\n[bold]What every owner gets[/], the ε of single examples, and that of 10 and of all together\n")
+    shown.print("\n[bold]Results by owner[/], the ε of single examples, and that of 10 and of all together\n")
     shown.print(_owner_table(found))
     for line in _condition_lines(found["condition"]):
         shown.print(line)

@@ -50,7 +50,7 @@ def _described(ledger: Ledger) -> dict[str, Any]:
     spent, remaining = ledger.spent(), ledger.remaining()
     return {
         "steps": ledger.steps,
-        "released": ledger.released,
+        "published": ledger.published,
         "stopped": ledger.stopped,
         "accountant": ledger.accountant,
         "owners": {
@@ -83,10 +83,10 @@ def _show(described: dict[str, Any], as_json: bool) -> None:
         return
     shown = results()
     if "owners" in described:
-        released = described["released"]
+        published = described["published"]
         shown.print(
             f"[bold]{described['steps']} steps[/], accountant {described['accountant']}, "
-            f"{f'released up to step {released}' if released else 'nothing released'}\n"
+            f"{f'published after step {published}' if published else 'nothing published'}\n"
         )
         shown.print(_table(described["owners"]))
         if described["stopped"]:

@@ -26,7 +26,7 @@ from inosgd.planning import VARIANTS, Fairness, PlanConfig, make_plan
 
 def plan_command(
     epsilon: Annotated[str | None, typer.Option(help="Budgets, separated by commas.")] = None,
-    sizes: Annotated[str | None, typer.Option(help="Numbers of records, separated by commas.")] = None,
+    sizes: Annotated[str | None, typer.Option(help="Numbers of examples, separated by commas.")] = None,
     delta: Annotated[float, typer.Option(help="Delta of every owner that names none.")] = 1e-5,
     owners: Annotated[Path | None, typer.Option(help="A CSV file: owner,epsilon,delta,size.")] = None,
     steps: Annotated[int, typer.Option(help="The number of steps.")] = 1000,
@@ -44,7 +44,7 @@ def plan_command(
     mix: Annotated[float, typer.Option(help="Mix of both: 0 scale, 1 sample.")] = 0.5,
     profile_margin: Annotated[float | None, typer.Option(help="Keep profiles this close to a Gaussian's.")] = None,
     allow_large_deltas: Annotated[
-        bool, typer.Option("--allow-large-deltas", help="Plan for deltas of 1 / records and more.")
+        bool, typer.Option("--allow-large-deltas", help="Plan for deltas of 1 / examples and more.")
     ] = False,
     compare: Annotated[bool, typer.Option("--compare", help="All variants side by side.")] = False,
     curve: Annotated[bool, typer.Option("--curve", help="Rate and threshold against budget.")] = False,

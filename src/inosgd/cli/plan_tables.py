@@ -33,8 +33,8 @@ def plan_tables(described: dict[str, Any]) -> list[Table | str]:
         f"owner's loss to fall can hold up to an angle of {described['widest_angle']:.0f}° between gradients."
     )
     shown.append(
-        "a step: expected records in a batch; signal: what an owner contributes over the noise; spent: of ε, for each "
-        "single record; of 10: the ε of ten of them together. The guarantee is per record."
+        "a step: expected examples in a batch; signal: what an owner contributes over the noise; spent: of ε, for each "
+        "single example; of 10: the ε of ten of them together. The guarantee is per example."
     )
     return shown
 
@@ -57,7 +57,7 @@ def comparison_tables(compared: dict[str, Any]) -> list[Table | str]:
             f"{100 * row['least_spent_share']:.0f} %",
         )
     explained = (
-        "signal: rate x records x threshold / noise of the strictest and the most liberal owner; ratio: the largest "
+        "signal: rate x examples x threshold / noise of the strictest and the most liberal owner; ratio: the largest "
         "over the smallest of any owner; angle: up to which the paper's condition can hold; least used: the smallest "
         "share of its budget that any owner spends."
     )
@@ -82,7 +82,7 @@ def curve_tables(curves: dict[str, Any]) -> list[Table | str]:
 
 
 def _plan_table(described: dict[str, Any]) -> Table:
-    headings = ("records", "rate", "threshold", "a step", "signal", "ε", "spent", "of 10")
+    headings = ("examples", "rate", "threshold", "a step", "signal", "ε", "spent", "of 10")
     table = plain_table("owner", right=headings)
     for owner in described["owners"]:
         table.add_row(

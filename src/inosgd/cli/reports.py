@@ -84,7 +84,7 @@ def print_report(run: RunFolder, prepared: Prepared, outcome: Outcome, page: Pat
     shown, evaluation = results(), outcome.evaluation
     for finding in outcome.findings:
         shown.print(f"[bold yellow]{escape(finding.text)}[/]")
-    shown.print(f"\n[bold]What every owner gets[/] after {outcome.steps} steps\n")
+    shown.print(f"\n[bold]Results by owner[/] after {outcome.steps} steps\n")
     shown.print(_owner_table(outcome))
     hidden = len(outcome.table) - MOST_OWNERS
     if hidden > 0:
@@ -105,9 +105,7 @@ def print_report(run: RunFolder, prepared: Prepared, outcome: Outcome, page: Pat
     if page is not None:
         shown.print(f"Report: {escape(str(_near(page)))}  (opens in a browser, needs no network)", soft_wrap=True)
     shown.print(f"Ledger: inosgd ledger {here} --verify", soft_wrap=True)
-    shown.print(
-        f"Before the model, or a figure computed from it, leaves the house: inosgd release {here}", soft_wrap=True
-    )
+    shown.print(f"Before the model, or a figure computed from it, is published: inosgd publish {here}", soft_wrap=True)
 
 
 def _owner_table(outcome: Outcome) -> Table:

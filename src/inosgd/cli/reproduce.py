@@ -31,7 +31,7 @@ def reproduce_command(
         float, typer.Option(help="Of fair plans: 0 most signal, inf equal signals.")
     ] = Fairness().exponent,
     max_ratio: Annotated[
-        float, typer.Option(help="Of fair plans: the cap on signal per record, or inf.")
+        float, typer.Option(help="Of fair plans: the cap on signal per example, or inf.")
     ] = Fairness().max_ratio,
     data: Annotated[Path | None, typer.Option(help="Folder of the data sets; INOSGD_DATA if not given.")] = None,
     condition: Condition = False,
@@ -42,7 +42,7 @@ def reproduce_command(
     report: WithReport = True,
     as_json: AsJson = False,
 ) -> None:
-    """Train a study of the paper by every method and plan asked for, and show what each owner gets."""
+    """Train a study of the paper by every method and plan asked for, and show the score of each owner."""
     study = study_named(name, scale, data_folder(data))
     study = study.changed({} if learning_rate is None else {"learning_rate": learning_rate})
     asked, fairness = experiment_named(experiment), Fairness(exponent=exponent, max_ratio=max_ratio)

@@ -67,7 +67,7 @@ def tune_command(
 ) -> None:
     """Choose learning rate, clipping threshold, tail and plan of a study by trying them.
 
-    Each model that is trained on private examples and has a say in the choice is a release, whatever it is judged by.
+    Each model that is trained on private examples and influences the choice costs privacy, whatever it is judged by.
     So say which it is: --public if all examples of the study are (then settings are the result, and nothing is spent),
     or --private (then the best model is the result, and all that was tried to find it fits into the owners' budgets).
     """
@@ -107,7 +107,7 @@ def _check_way(study: str, *, public: bool, private: bool) -> None:
     if public == private:
         raise InvalidArgumentError(
             f"say whose examples {study} holds: --public if every one of them is public, so that tuning costs "
-            "nobody anything; --private if not, and their owners pay for the tuning out of their budgets. Judging by "
+            "no owner anything; --private if not, and their owners pay for the tuning out of their budgets. Judging by "
             "public held-out examples does not make trainings on private ones free"
         )
 
@@ -150,7 +150,7 @@ def _show_public(ranked: list[Scored], found: Mapping[str, Any], *, as_json: boo
         table.add_row(escape(each.candidate.label), f"{100 * each.mean:.1f}", str(len(each.scores)))
     shown = results()
     shown.print(table)
-    shown.print("\nPercent right on held-out examples. The best settings, to be put into a study file:\n")
+    shown.print("\nScores on held-out examples, in percent. The best settings, to be put into a study file:\n")
     typer.echo(found["training"])
     shown.print(WHY_FREE)
 
@@ -159,7 +159,7 @@ def _show_public(ranked: list[Scored], found: Mapping[str, Any], *, as_json: boo
 
 
 def _agree(priced: Priced, by: str, *, yes: bool) -> None:
-    """Show the price to everybody, and go on only with consent."""
+    """Show the price for every owner, and go on only with consent."""
     shown = messages()
     drawn = priced.trials.to_json()
     shown.print(
@@ -179,8 +179,8 @@ def _agree(priced: Priced, by: str, *, yes: bool) -> None:
         shown.print(f"and {len(priced.table) - MOST_OWNERS} more owners")
     shown.print(
         f"\nEvery trial is planned for so much less that the tuning fits. Held-out examples decide ({by}) and are not "
-        "protected. Only the best model may be shown: how many trainings there were, and how long they took, stays in "
-        "the house. Training again with the chosen settings would cost as much as any training.\n"
+        "protected. Only the best model may be shown: how many trainings there were, and how long they took, must "
+        "not be published. Training again with the chosen settings would cost as much as any training.\n"
     )
     if not yes and not (sys.stdin.isatty() and typer.confirm("Spend this?", err=True)):
         raise InvalidArgumentError("nothing was trained and nothing spent: agree to the price with --yes")
@@ -209,9 +209,10 @@ def _show_private(report: Mapping[str, Any], *, as_json: bool) -> None:
     if report["chosen"] is None:
         shown.print("The draw was that there is no trial, so there is no model. The price stands.")
     else:
+        overall = f"{100 * report['held_out']['overall']:.1f} % on held-out examples"
         shown.print(
-            f"Chosen: [bold]{escape(report['chosen'])}[/], {100 * report['held_out']['overall']:.1f} % of held-out "
-            f"examples right\nModel:  {escape(report['model'])}  (model-card.md says what it promises)",
+            f"Chosen: [bold]{escape(report['chosen'])}[/], {overall}\n"
+            f"Model:  {escape(report['model'])}  (model-card.md says what it promises)",
             soft_wrap=True,
         )
     shown.print(f"Account of the tuning: {escape(report['folder'])}/tuning.json", soft_wrap=True)

@@ -4,7 +4,7 @@ For each seed every entrant gets the same split, the same initial model and the 
 that differences between entrants are differences of method.
 
 A comparison is repeatable, and computed from private examples without regard to budgets. It is for the eyes of the
-holder of the data, and no release: `inosgd.tuning` is the way to choose under the guarantee.
+holder of the data, and not to be published: `inosgd.tuning` is the way to choose under the guarantee.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from inosgd.parallel.runner import Failure, failures_error, run_all
 from inosgd.parallel.workers import LOCAL, Workers
 from inosgd.study.study import Study
 
-NOT_A_RELEASE = (
+NOT_FOR_PUBLICATION = (
     "A comparison is repeatable and looks at private examples without spending anyone's budget: it is for the eyes of "
     "the holder of the data, and not to be published. `inosgd tune --private` chooses settings under the guarantee."
 )

@@ -1,4 +1,4 @@
-"""Groups of records: what the guarantee of single examples amounts to for several of one owner."""
+"""Groups of examples: what the guarantee of single examples amounts to for several of one owner."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ MOST_OWNERS = 40
 
 
 def group_epsilons(result: Result, common: Common) -> dict[str, dict[str, float]]:
-    """For each owner the epsilon of groups of its records, by size; empty where groups are not owners, or are many."""
+    """For each owner the epsilon of groups of its examples, by size; empty where groups are not owners, or are many."""
     if not result.terms.spent or len(result.terms.spent) > MOST_OWNERS:
         return {}
     return {
-        name: epsilons_by_size([_exposure(result, name)], delta, records)
-        for name, _, delta, records in common.owners
-        if records > 0
+        name: epsilons_by_size([_exposure(result, name)], delta, examples)
+        for name, _, delta, examples in common.owners
+        if examples > 0
     }
 
 

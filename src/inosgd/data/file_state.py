@@ -18,7 +18,7 @@ from inosgd.errors import InvalidArgumentError
 class FileState:
     """Which file a path named, its size and when it was last modified.
 
-    Not its content: whoever writes into a file and then sets its time back is not noticed. Runs of a study compare
+    Not its content: a write after which the time of the file is set back is not noticed. Runs of a study compare
     checksums when they begin and resume.
     """
 
@@ -37,7 +37,7 @@ class FileState:
         return cls(path, found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns)
 
     def check(self) -> None:
-        """Raise unless the path still names this file, and nobody has written to it."""
+        """Raise unless the path still names this file, and it has not been written to."""
         try:
             unchanged = self == FileState.of(self.path)
         except (InvalidArgumentError, OSError):

@@ -1,6 +1,6 @@
 """Scaling: from raw numbers to numbers between -1 and 1, by a range that is declared or, unaccounted, fitted.
 
-A declared range is public knowledge: an age lies between 0 and 120 whoever the patients are. Scaling by it treats each
+A declared range is public knowledge: an age lies between 0 and 120 for any patients. Scaling by it treats each
 example alone and costs no privacy. A range fitted to the training data moves with every example in it, which no budget
 here accounts for.
 """

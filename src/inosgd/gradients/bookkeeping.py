@@ -149,7 +149,7 @@ class SplitBatch:
 
 @dataclass(frozen=True, eq=False)
 class RandomState:
-    """Where the global generators stand, on the CPU and on the model's device."""
+    """Global random state of torch, on the CPU and on the model's device."""
 
     device: torch.device
     cpu: torch.Tensor
@@ -157,12 +157,12 @@ class RandomState:
 
     @classmethod
     def now(cls, device: torch.device) -> RandomState:
-        """Where they stand at this moment."""
+        """The present global random state."""
         cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
         return cls(device, torch.get_rng_state(), cuda)
 
     def restore(self) -> None:
-        """Put them back."""
+        """Set the global random state back to this one."""
         torch.set_rng_state(self.cpu)
         if self.cuda is not None:
             torch.cuda.set_rng_state(self.cuda, self.device)

@@ -45,7 +45,7 @@ def compiled(source: Path) -> ctypes.CDLL | None:
 
 
 def _loaded(content: bytes) -> ctypes.CDLL:
-    """The library of these bytes, from a file that nobody else could have changed since they were read."""
+    """The library of these bytes, from a file that no other user could have changed since they were read."""
     with tempfile.TemporaryDirectory(prefix="inosgd-") as folder:
         file = Path(folder) / "library.so"
         file.write_bytes(content)

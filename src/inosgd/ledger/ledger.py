@@ -1,13 +1,13 @@
 """The ledger: an append-only record of what every owner has spent, written before anything is released.
 
-On disk a ledger is a chain of records (`inosgd.ledger.records`), format 3. The kinds:
+On disk a ledger is a chain of records (`inosgd.ledger.records`), format 4. The kinds:
 
     ledger      format, accountant, owners (names, epsilons, deltas, sizes), plan (SHA-256 of its JSON, or null)
     terms       what the steps after it do, until the next ``terms``, ``change`` or ``rollback``
     step        one release: its number, and ``streams``, a digest of the random streams' states before it
     change      owners and budgets from here on; ``step`` is where training continues; the plan's SHA-256
     rollback    ``step`` is where training continues; the steps after it were computed and are given up
-    release     the model after ``step`` has left the house; SHA-256 of its file
+    published   the model after ``step`` is published; SHA-256 of its file
     stop        no further step until the next ``change``; the reason, and the budgets that were asked for
     files       files of the run as they are from here on: by name their SHA-256, and ``step``, after which they
                 were made (null: before any)
@@ -21,14 +21,14 @@ Rules for readers:
 - The first record is ``ledger`` and no other is. Refuse a ``format`` you do not know, a kind you do not know, and a
   chain that does not hold. Ignore keys you do not know.
 - ``step`` numbers count up from 0 without gaps; after ``change`` or ``rollback`` they go on from its ``step``, which
-  is at most the number of steps so far and at least the step of every ``release``. ``files`` and ``checkpoint`` of a
+  is at most the number of steps so far and at least the step of every ``published``. ``files`` and ``checkpoint`` of a
   later step are then given up. A ``change`` of the owners' sizes gives up ``data``.
 - Owners keep their rows: a ``change`` may append owners, and never removes, renames or moves one. Before it joined,
   an owner was sampled with rate 0.
 
 How the format may evolve: new keys with a default do not raise ``format``; a new kind, or a new meaning of a key,
-does. Format 1 (before checkpoints) had no chain and format 2 did not know the files of its run. Both are refused: such
-a run cannot be continued.
+does. Format 1 (before checkpoints) had no chain, format 2 did not know the files of its run, and format 3 called
+``published`` by another name. All are refused: such a run cannot be continued.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from inosgd import _validate
 from inosgd._arrays import FloatArray
 from inosgd.accounting import ACCOUNTANTS, epsilons_spent
 from inosgd.errors import (
-    AlreadyReleasedError,
+    AlreadyPublishedError,
     BudgetExceededError,
     InosgdError,
     InvalidArgumentError,
@@ -60,7 +60,7 @@ from inosgd.plan import Phase, Plan, Terms
 from inosgd.planning.verification import reference_epsilons
 from inosgd.shown import rounded_up
 
-LEDGER_FORMAT = 3
+LEDGER_FORMAT = 4
 
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 CHECKPOINT_NAME = re.compile(r"step-\d{8,20}\.record-\d{8,20}")
@@ -97,14 +97,14 @@ class History:
         plan: The SHA-256 of the current plan's JSON, if one was named.
         phases: The steps that stand, those with equal terms together, in the rows of ``table``.
         streams: For each step that stands, the digest of the random streams before it.
-        released: Up to which step the model has been released; 0 if it never was.
+        published: The number of steps of the published model; 0 if none is published.
         stopped: Why training was stopped, if it is.
         wanted: The owners and budgets that were asked for when it was stopped.
         terms: The terms under which the next step would be recorded, if it may follow at once.
         files: The files of the run by name.
         checkpoints: The checkpoints that stand, by name.
         given_up: The checkpoints that do not stand any more: by name the record that says so.
-        releases: By step the SHA-256 of the model that was released after it, if it is known.
+        published_models: By step the SHA-256 of the model that was published after it, if it is known.
         data: The keyed digests of what is trained on, by name; empty if they are not recorded yet.
         returned: The number of the last change or rollback; 0 if there is none.
     """
@@ -115,14 +115,14 @@ class History:
         self.plan: str | None = None
         self.phases: list[Phase] = []
         self.streams: list[str | None] = []
-        self.released = 0
+        self.published = 0
         self.stopped: str | None = None
         self.wanted: OwnerTable | None = None
         self.terms: Terms | None = None
         self.files: dict[str, KnownFile] = {}
         self.checkpoints: dict[str, KnownCheckpoint] = {}
         self.given_up: dict[str, int] = {}
-        self.releases: dict[int, str | None] = {}
+        self.published_models: dict[int, str | None] = {}
         self.data: dict[str, str] = {}
         self.returned = 0
         self._records = 0
@@ -165,7 +165,7 @@ class History:
 
     def _take_header(self, body: Mapping[str, Any]) -> None:
         if body["format"] != LEDGER_FORMAT:
-            raise _validate.fail("format", body["format"], f"this version reads ledgers of format {LEDGER_FORMAT}")
+            raise _validate.other_format("ledger", body["format"], LEDGER_FORMAT, "read it with that version")
         _validate.one_of(ACCOUNTANTS, accountant=body["accountant"])
         self.accountant, self.plan = body["accountant"], body.get("plan")
         self.table = OwnerTable.from_json(body["owners"])
@@ -222,8 +222,8 @@ class History:
     def check_return(self, step: int) -> None:
         """Raise unless training may go on from ``step``."""
         self.check_recorded(step)
-        if step < self.released:
-            raise AlreadyReleasedError(step, self.released)
+        if step < self.published:
+            raise AlreadyPublishedError(step, self.published)
 
     def check_recorded(self, step: int) -> None:
         """Raise unless there is a model after ``step`` steps."""
@@ -231,10 +231,10 @@ class History:
         if not step <= self.steps:
             raise _validate.fail("step", step, f"only {self.steps} steps were recorded")
 
-    def _take_release(self, body: Mapping[str, Any]) -> None:
+    def _take_published(self, body: Mapping[str, Any]) -> None:
         self.check_recorded(body["step"])
-        self.released = max(self.released, body["step"])
-        self.releases[body["step"]] = None if body.get("model") is None else str(body["model"])
+        self.published = max(self.published, body["step"])
+        self.published_models[body["step"]] = None if body.get("model") is None else str(body["model"])
 
     def _take_stop(self, body: Mapping[str, Any]) -> None:
         self.stopped, self.wanted = str(body["reason"]), OwnerTable.from_json(body["wanted"])
@@ -272,7 +272,7 @@ _TAKE: dict[str, Callable[[History, Mapping[str, Any]], None]] = {
     "step": History._take_step,
     "change": History._take_change,
     "rollback": History._take_rollback,
-    "release": History._take_release,
+    "published": History._take_published,
     "stop": History._take_stop,
     "files": History._take_files,
     "checkpoint": History._take_checkpoint,
@@ -296,7 +296,7 @@ class Ledger:
         (`resume_at`), and its first steps are in the ledger already. `record` accepts such a step without a new
         record if its terms and the states of its random streams are those recorded; `inosgd.runs.resume` sees to it
         that plan, owners, examples, method and checkpoint are. Data, parameters, sample, order and noise are then
-        those of the first time, so the step releases the same bits: who sees them twice learns what he learns from
+        those of the first time, so the step releases the same bits: seeing them twice tells no more than
         seeing them once, and the cost is that of one step. Any other repetition is refused.
     """
 
@@ -319,7 +319,7 @@ class Ledger:
             path: Where to write; None keeps the ledger in memory. An existing file is refused.
             horizon: How many steps under the same terms to look ahead; spares repeated accounting.
             plan: The SHA-256 of the plan's JSON, for the record.
-            durable: Whether a step is forced to disk before it is released. False is for comparisons that release
+            durable: Whether a step is forced to disk before it is released. False is for comparisons that publish
                 nothing: a crash of the machine may then lose records.
             kept: A file for the position after each record that is not of a step: it shows if such a one is lost.
         """
@@ -418,9 +418,9 @@ class Ledger:
         return self._records.position
 
     @property
-    def released(self) -> int:
-        """Up to which step the model has left the house; 0 if it never did."""
-        return self._history.released
+    def published(self) -> int:
+        """The number of steps of the published model; 0 if none is published."""
+        return self._history.published
 
     @property
     def stopped(self) -> str | None:
@@ -479,22 +479,22 @@ class Ledger:
             )
         self._next = step
 
-    def mark_release(self, step: int, model: str | None = None) -> None:
-        """The model after ``step`` has left the house: its spending is never given back.
+    def mark_published(self, step: int, model: str | None = None) -> None:
+        """The model after ``step`` is published: its spending is never given back.
 
         Args:
             step: After how many steps.
-            model: The SHA-256 of the file that left.
+            model: The SHA-256 of the published file.
         """
         self._history.check_recorded(step)
-        self._append({"kind": "release", "step": step, "model": model})
+        self._append({"kind": "published", "step": step, "model": model})
 
     def mark_change(self, step: int, table: OwnerTable, plan: str | None = None) -> None:
         """Owners and budgets are ``table`` from here on, and training goes on from ``step``.
 
         Raises:
-            BudgetExceededError: If somebody has spent more in the first ``step`` steps than ``table`` allows.
-            AlreadyReleasedError: If the model was released after a later step.
+            BudgetExceededError: If an owner has spent more in the first ``step`` steps than ``table`` allows.
+            AlreadyPublishedError: If the model was published after a later step.
         """
         check_rows_kept(self.table, table)
         self._history.check_return(step)
@@ -505,7 +505,7 @@ class Ledger:
         self._append({"kind": "change", "step": step, "owners": table.to_json(), "plan": plan})
 
     def mark_rollback(self, step: int) -> None:
-        """Give up the steps after ``step``, which nobody outside has seen."""
+        """Give up the steps after ``step``, of which nothing is published."""
         self._history.check_return(step)
         self._append({"kind": "rollback", "step": step})
 
@@ -707,7 +707,7 @@ def check_kept(path: Path, chain: Chain) -> Position:
     except (ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError):
         raise LedgerError(
             f"{path.name} is missing or damaged, and nothing else shows whether the ledger lost its last records; "
-            f"restore both from a copy. If nobody can have shortened the ledger, write this into {path.name}: "
+            f"restore both from a copy. If the ledger cannot have been shortened, write this into {path.name}: "
             f"{json.dumps(here._asdict())}",
             record=None,
             fault="lost",
@@ -763,7 +763,7 @@ def _refusal(table: OwnerTable, spent: FloatArray, step: int) -> BudgetExceededE
 
 
 def _check_file_name(name: str) -> None:
-    """Names stay below the run folder, and hidden ones are nobody's."""
+    """Names stay below the run folder, and hidden ones are refused."""
     if FILE_NAME.fullmatch(name) is None:
         raise _validate.fail("name", name, "give the path of a file below the run folder")
 

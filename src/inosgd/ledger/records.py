@@ -6,7 +6,7 @@ A line is a JSON object in UTF-8 that ends with its own hash:
 
 ``record`` counts from 1, ``previous`` of record 1 is 64 zeros, and ``hash`` is the SHA-256, in hexadecimal, of the
 line's bytes before ``,"hash":``. So any change of a byte shows in that line, and a line that is lost, inserted or
-moved shows in the line after it. What a chain cannot show by itself is the loss of its last lines: whoever relies
+moved shows in the line after it. What a chain cannot show by itself is the loss of its last lines: a party that relies
 on it keeps a `Position` elsewhere. A chain has no secret; it finds accidents and edits, not a forger who rewrites
 every line and every position that was kept.
 

@@ -22,13 +22,14 @@ from safetensors import SafetensorError
 from safetensors import torch as safetensors
 from torch import nn
 
+from inosgd import _validate
 from inosgd.analysis.score import score_named
 from inosgd.errors import InvalidArgumentError
 from inosgd.files import sha256, write_private
 from inosgd.models.recurrent import SequenceClassifier
 from inosgd.shown import rounded_up
 
-MODEL_FORMAT = 1
+MODEL_FORMAT = 2
 """Raised when a key changes its meaning; readers refuse formats they do not know and ignore keys they do not know."""
 
 WEIGHTS, DESCRIPTION, CARD = "model.safetensors", "model.json", "model-card.md"
@@ -83,7 +84,7 @@ def read_description(folder: Path) -> dict[str, Any]:
             f"{path}: there is no model; give the folder that holds {WEIGHTS} and {DESCRIPTION}, such as RUN/model"
         ) from None
     if found != MODEL_FORMAT:
-        raise InvalidArgumentError(f"{path}: format={found!r}; this version reads models of format {MODEL_FORMAT}")
+        raise _validate.other_format("model", found, MODEL_FORMAT, "use that version, or its model.safetensors alone")
     return fields
 
 

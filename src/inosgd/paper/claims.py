@@ -209,7 +209,7 @@ def _fair(collected: Collected) -> Check:
 
 
 CLAIMS = (
-    Claim("INO-SGD serves the strictest owner better than IDP-SGD at the end", "Sec. 4.1", _balance),
+    Claim("INO-SGD gives the strictest owner a higher accuracy than IDP-SGD at the end", "Sec. 4.1", _balance),
     Claim("and throughout training (lower loss of the strictest owner)", "Sec. 4.1", _balance_during),
     Claim("INO-SGD preserves or improves overall accuracy", "Sec. 4.2", _overall),
     Claim("The stricter the budget, the more an owner gains", "Fig. 6", _budget_line),
@@ -218,7 +218,7 @@ CLAIMS = (
     Claim("Any tail of up to half of the expected sum does no harm", "Fig. 16", _tail("tail-length")),
     Claim("Any parameters of the Beta tail do no harm", "Fig. 17", _tail("tail-shape")),
     Claim("A step function does as well", "Fig. 18", _tail("step-tail")),
-    Claim("INO-SGD Pareto-dominates lowering everybody's budget", "Fig. 20", _pareto),
+    Claim("INO-SGD Pareto-dominates lowering all budgets", "Fig. 20", _pareto),
     Claim("INO-SGD repairs IDP-SGD with automatic clipping", "Fig. 21", _auto_clipping),
     Claim("Dropping data of liberal owners costs overall accuracy", "Table 1", _undersampling),
     Claim("INO-SGD takes no longer than IDP-SGD on a network (at most 5% here)", "App. C.2.4", _run_time),

@@ -128,7 +128,7 @@ def auto_clipping(variant: str) -> list[Entrant]:
 EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (
-        Experiment("methods", "what every owner gets from each method", "Fig. 5 to 7 and 11 to 15", methods),
+        Experiment("methods", "the score of every owner by each method", "Fig. 5 to 7 and 11 to 15", methods),
         Experiment("tail-length", "how long the tail should be", "Fig. 16", tail_lengths),
         Experiment("tail-shape", "which Beta parameters the tail should have", "Fig. 17", tail_shapes),
         Experiment("step-tail", "whether a step function does as well", "Fig. 18", step_tails),

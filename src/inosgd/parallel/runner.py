@@ -117,7 +117,7 @@ def _round(calls: _Calls, indices: Sequence[int], workers: Workers) -> Iterator[
 
 @contextmanager
 def _closed_at_end(outcomes: Generator[Any, None, None]) -> Iterator[Generator[Any, None, None]]:
-    """Whoever stops taking results wants tasks cancelled that are under way: joblib need not warn of it."""
+    """A caller that stops taking results wants tasks under way cancelled: joblib need not warn of it."""
     try:
         yield outcomes
     finally:
@@ -146,7 +146,7 @@ def _cancelled_tasks_are_not_missed() -> Iterator[None]:
 
 
 def _alone(calls: _Calls, index: int, workers: Workers) -> tuple[int, Any]:
-    """One task with nobody beside it, so that a process that is lost is its own."""
+    """One task with no other beside it, so that a process that is lost is its own."""
     try:
         outcomes: list[tuple[int, Any]] = list(workers.parallel(apart=True)(calls.of([index], [])))
     except Exception as error:

@@ -33,7 +33,7 @@ class BudgetClasses:
     Attributes:
         epsilons: One per class.
         deltas: One per class.
-        records: The number of examples of all owners of the class.
+        examples: The number of examples of all owners of the class.
         of_owner: The class of each owner.
         names: The name of one owner of each class, for messages.
         limit_deltas: Where on its privacy profile each class is limited, a column per limit; the first is its delta.
@@ -45,7 +45,7 @@ class BudgetClasses:
 
     epsilons: FloatArray
     deltas: FloatArray
-    records: IntArray
+    examples: IntArray
     of_owner: IntArray
     names: tuple[str, ...]
     limit_deltas: FloatArray
@@ -69,7 +69,7 @@ class BudgetClasses:
         return BudgetClasses(
             self.epsilons[chosen],
             self.deltas[chosen],
-            self.records[chosen],
+            self.examples[chosen],
             nobody,
             names,
             self.limit_deltas[chosen],
@@ -110,11 +110,13 @@ class BudgetClasses:
             first, of_owner = distinct_rows(deltas, epsilons_allowed, *lived, then_by=table.epsilons)
         spent_before = tuple(Exposures(rates[first], multipliers[first], steps) for rates, multipliers, steps in past)
         mu = _mu_left(epsilons_allowed[first], deltas[first], spent_before, accountant)
-        records = np.bincount(of_owner, weights=table.sizes, minlength=len(first)).astype(np.int64)
+        examples = np.bincount(of_owner, weights=table.sizes, minlength=len(first)).astype(np.int64)
         names = tuple(table.names[row] for row in first)
         limits = _limits(epsilons_allowed[first], deltas[first], profile_margin)
         many = len(first) > MOST_EXACT
-        classes = cls(epsilons_allowed[first], deltas[first], records, of_owner, names, *limits, many, spent_before, mu)
+        classes = cls(
+            epsilons_allowed[first], deltas[first], examples, of_owner, names, *limits, many, spent_before, mu
+        )
         return classes if not past else classes._by_what_is_left()
 
     def _by_what_is_left(self) -> Self:

@@ -72,11 +72,11 @@ def _check_feasible(table: OwnerTable, config: PlanConfig) -> None:
     if np.isinf(table.epsilons).any():
         name = table.names[int(np.argmax(table.epsilons))]
         raise InfeasibleError(f"owner {name!r}: epsilon=inf; plans need a finite budget, so give one", name)
-    batch, records = config.expected_batch_size, int(table.sizes.sum())
-    if batch is not None and not batch <= records:
+    batch, examples = config.expected_batch_size, int(table.sizes.sum())
+    if batch is not None and not batch <= examples:
         raise InfeasibleError(
-            f"expected_batch_size={batch:g}: the owners have {records} examples in all, and a rate is at most 1; ask "
-            f"for at most {records}"
+            f"expected_batch_size={batch:g}: the owners have {examples} examples in all, and a rate is at most 1; ask "
+            f"for at most {examples}"
         )
 
 
@@ -146,7 +146,7 @@ def _exposures(phases: tuple[Phase, ...], rows: IntArray) -> tuple[Exposures, ..
 
 
 def _for_all(table: OwnerTable, request: Request, terms: Terms) -> Terms:
-    """The terms with a row for everybody: those who take no part are not sampled, whatever their threshold."""
+    """The terms with a row for every owner: those that take no part are not sampled, whatever their threshold."""
     if len(request.rows) == len(table):
         return terms
     rates, thresholds = np.zeros(len(table)), np.full(len(table), terms.clipping_thresholds.min())

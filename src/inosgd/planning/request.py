@@ -44,8 +44,8 @@ class Request:
 
     @property
     def rate(self) -> float:
-        """The common rate of plans that treat all records alike."""
-        return self.batch / float(self.classes.records.sum())
+        """The common rate of plans that treat all examples alike."""
+        return self.batch / float(self.classes.examples.sum())
 
     @property
     def mu(self) -> FloatArray:

@@ -1,7 +1,7 @@
 """Fair shares: how to divide the expected batch among owners, using only public sizes and budgets.
 
 Owner n's signal against the noise is s_n = q_n |D_n| C_n / sigma = q_n |D_n| / z_n, the quantity in the paper's
-condition for every owner's loss to fall (Thm. 3.1). Along an owner's privacy curve the signal per record
+condition for every owner's loss to fall (Thm. 3.1). Along an owner's privacy curve the signal per example
 t = q / z rises with q and saturates: by the central limit for privacy
 
     t(q) = q sqrt(log(1 + mu^2 / (T q^2)))   ->   mu / sqrt(T)   as q grows.
@@ -22,7 +22,7 @@ from inosgd._arrays import FloatArray, IntArray
 _LOWEST_LOG_RATE = math.log(1e-12)
 
 
-def fair_rates(mu: FloatArray, records: IntArray, steps: int, batch: float, exponent: float) -> FloatArray:
+def fair_rates(mu: FloatArray, examples: IntArray, steps: int, batch: float, exponent: float) -> FloatArray:
     """The alpha-fair sampling rates; their expected batch is ``batch``.
 
     Stationarity gives u'(t_n) t_n'(q_n) = price for all owners with 0 < q_n < 1. The left side falls in q_n, and
@@ -30,9 +30,9 @@ def fair_rates(mu: FloatArray, records: IntArray, steps: int, batch: float, expo
 
     Args:
         mu: The Gaussian parameter that each budget allows.
-        records: The number of records with that budget.
+        examples: The number of examples with that budget.
         steps: T.
-        batch: b, at most the number of records.
+        batch: b, at most the number of examples.
         exponent: a, from 0 to infinity.
     """
     scale = mu.max() / math.sqrt(steps)
@@ -41,11 +41,11 @@ def fair_rates(mu: FloatArray, records: IntArray, steps: int, batch: float, expo
         ends = low, high
         price = (low + high) / 2
         rates = _rates_at(price, mu, steps, exponent, scale)
-        low, high = (price, high) if np.dot(rates, records) > batch else (low, price)
+        low, high = (price, high) if np.dot(rates, examples) > batch else (low, price)
         if (low, high) == ends:
             break  # no number lies between them
     rates = _rates_at(high, mu, steps, exponent, scale)
-    return np.minimum(rates * float(batch / np.dot(rates, records)), 1.0)
+    return np.minimum(rates * float(batch / np.dot(rates, examples)), 1.0)
 
 
 def _rates_at(log_price: float, mu: FloatArray, steps: int, exponent: float, scale: float) -> FloatArray:

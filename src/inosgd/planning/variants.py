@@ -47,8 +47,8 @@ SIGNAL_TOLERANCE = 1e-3
 
 def uniform(request: Request) -> Solution:
     """One rate for all, and for all the noise multiplier that the strictest class needs."""
-    solution, present = scale(request), request.classes.records > 0
-    rates = np.where(present, solution.rates, 0.0)  # a budget without records binds nobody
+    solution, present = scale(request), request.classes.examples > 0
+    rates = np.where(present, solution.rates, 0.0)  # a budget without examples binds no owner
     return _evaluated(request, rates, np.full(len(rates), solution.multipliers[present].max()))
 
 
@@ -69,16 +69,16 @@ def both(request: Request) -> Solution:
     """The geometric mean of SCALE's and SAMPLE's rates, weighted by the mix."""
     sampled = _sample_for_batch(request).rates
     mixed = sampled**request.fairness.mix * request.rate ** (1 - request.fairness.mix)
-    total = float(np.dot(mixed, request.classes.records))
+    total = float(np.dot(mixed, request.classes.examples))
     return _with_multipliers(request, np.minimum(mixed * (request.batch / total), 1.0))
 
 
 def fair(request: Request) -> Solution:
-    """Alpha-fair shares; then no signal per record above ``max_ratio`` times the smallest one."""
+    """Alpha-fair shares; then no signal per example above ``max_ratio`` times the smallest one."""
     classes, fairness = request.classes, request.fairness
     solution = _ordered_shares(request)
     signal = solution.rates / solution.multipliers
-    cap = fairness.max_ratio * signal[classes.records > 0].min()
+    cap = fairness.max_ratio * signal[classes.examples > 0].min()
     if (signal <= cap).all():
         return solution
     return _evaluated(request, solution.rates, solution.multipliers * np.maximum(signal / cap, 1.0))
@@ -101,7 +101,7 @@ def _evaluated(request: Request, rates: FloatArray, multipliers: FloatArray) -> 
 
 
 def _ordered_shares(request: Request) -> Solution:
-    """Alpha-fair shares in which a larger budget never has the smaller signal per record.
+    """Alpha-fair shares in which a larger budget never has the smaller signal per example.
 
     The shares come from the central limit; where it is off, a class may end up below a stricter one. Its rate is then
     raised, all rates are brought back to the expected batch, and thresholds are solved again: at the anchors, until
@@ -110,7 +110,7 @@ def _ordered_shares(request: Request) -> Solution:
     classes = request.classes
     anchors = anchors_of(classes)
     few = classes.only(anchors)
-    rates = fair_rates(request.mu, classes.records, request.steps, request.batch, request.fairness.exponent)
+    rates = fair_rates(request.mu, classes.examples, request.steps, request.batch, request.fairness.exponent)
     for _ in range(MOST_CORRECTIONS):
         solution = solve_multipliers(few, rates[anchors], request.steps, request.accountant)
         signal = solution.rates / solution.multipliers
@@ -120,7 +120,7 @@ def _ordered_shares(request: Request) -> Solution:
                 return _never_less_for_more(request, solution)  # all are anchors, and solved
             break
         raised = rates * spread_from_anchors(classes, anchors, shortfall) ** 1.5
-        rates = np.minimum(raised * (request.batch / float(np.dot(raised, classes.records))), 1.0)
+        rates = np.minimum(raised * (request.batch / float(np.dot(raised, classes.examples))), 1.0)
     solution = _with_multipliers(request, rates)
     return _never_less_for_more(request, solution)
 
@@ -151,7 +151,7 @@ def _sample_for_noise(request: Request, noise_scale: float, threshold: float) ->
     classes, multiplier = request.classes, noise_scale / threshold
     if multiplier >= SMALLEST_MULTIPLIER:
         solution = solve_rates(classes, multiplier, request.steps, request.accountant)
-        if np.dot(solution.rates, classes.records) >= 1:
+        if np.dot(solution.rates, classes.examples) >= 1:
             return solution
     one_example = replace(request.config, expected_batch_size=1.0, noise_scale=None)
     enough = float(_sample_for_batch(replace(request, config=one_example)).multipliers[0]) * threshold
@@ -172,7 +172,7 @@ def _sample_for_batch(request: Request) -> Solution:
     corrections only swing from side to side.
     """
     classes, batch, mu = request.classes, request.batch, request.mu
-    if batch >= float(classes.records.sum()) * (1 - 1e-9):
+    if batch >= float(classes.examples.sum()) * (1 - 1e-9):
         return uniform(request)  # every rate must be 1
     anchors = anchors_of(classes)
     few = classes.only(anchors)
@@ -184,7 +184,7 @@ def _sample_for_batch(request: Request) -> Solution:
         return np.minimum(limit * np.exp(_on_line(known[:2], log_multiplier)), 1.0)
 
     def surplus(log_multiplier: float) -> float:
-        return float(np.dot(guess(log_multiplier), classes.records)) - batch
+        return float(np.dot(guess(log_multiplier), classes.examples)) - batch
 
     low, high = math.log(SMALLEST_MULTIPLIER), math.log(LARGEST_MULTIPLIER)
     knob = _root_or_end(surplus, low, high)
@@ -218,7 +218,7 @@ def _on_line(known: Sequence[tuple[float, FloatArray]], at: float) -> FloatArray
 
 def _cut_to_batch(request: Request, solution: Solution) -> Solution:
     """Rates that add up to more than the expected batch, lowered in proportion; lower rates cost less."""
-    total = float(np.dot(solution.rates, request.classes.records))
+    total = float(np.dot(solution.rates, request.classes.examples))
     if total <= request.batch * (1 + BATCH_TOLERANCE):
         return solution
     return _evaluated(request, solution.rates * (request.batch / total), solution.multipliers)

@@ -61,7 +61,7 @@ class ChartEntry:
 CHARTS = (
     ChartEntry(
         "owners",
-        "What every owner gets",
+        "Results by owner",
         "Each mark is an owner's score by one method on held-out examples of its kind, with one standard deviation "
         "over seeds; further right, or higher, is better, and marks close together are balance.",
         "The ends of Fig. 5 and 11",
@@ -101,7 +101,7 @@ CHARTS = (
     ChartEntry(
         "budgets",
         "Budget and spent",
-        "What each owner allows for each single record, and how much of it the whole training has spent, rounded up; "
+        "What each owner allows for each single example, and how much of it the whole training has spent, rounded up; "
         "what reaches the limit uses the budget fully, and nothing may pass it. Methods with the same plan "
         "spend the same.",
         "No figure of its own; Thm. 3.3 promises it",
@@ -130,8 +130,8 @@ CHARTS = (
     ChartEntry(
         "terms",
         "Rates, thresholds and signals",
-        "What the plan asks of each owner: how often a record is drawn, how long its gradient may be, and how loud the "
-        "owner is against the noise; a steep line is the imbalance that budgets bring about. Methods with "
+        "What the plan asks of each owner: how often an example is drawn, how long its gradient may be, and how large "
+        "the owner's signal is against the noise; a steep line is the imbalance that budgets bring about. Methods with "
         "the same plan lie on each other.",
         "Fig. 10",
         "terms",
@@ -151,7 +151,7 @@ CHARTS = (
     ChartEntry(
         "weights",
         "Importance weights by owner",
-        "The mean weight of each owner's examples: 1 is kept whole; a lower line is an owner who is served so well "
+        "The mean weight of each owner's examples: 1 is kept whole; a lower line is an owner whose losses are so low "
         "that the tail takes importance away from it. On held-out examples, for one seed.",
         "Sec. 3.2 and Thm. 3.5; no figure of its own",
         "weights",

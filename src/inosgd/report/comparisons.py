@@ -15,7 +15,7 @@ from inosgd.report.material import Material, MethodRow, OwnerFacts, by_budget, m
 from inosgd.report.verdicts import with_verdict
 
 SEEDED = (
-    "Seeded runs: whoever knows the seed can remove the noise. They are for comparing methods; none of these models "
+    "Seeded runs: a party with the seed can remove the noise. They are for comparing methods; none of these models "
     "should be published."
 )
 

@@ -1,4 +1,4 @@
-"""Page: one HTML file that opens offline in any browser, and asks nobody for anything.
+"""Page: one HTML file that opens offline in any browser, and loads nothing from elsewhere.
 
 Everything is inside: the style, the charting library (by vl-convert), the numbers and the script. A content security
 policy forbids the page to load anything, whatever a name in the data may look like, and every text from a run is
@@ -28,7 +28,7 @@ def page(material: Material) -> str:
     tables = all_tables(material)
     entries = available(tables)
     return Template(_asset("page.html")).substitute(
-        title=html.escape(f"{material.title}: what every owner gets"),
+        title=html.escape(f"{material.title}: results by owner"),
         css=_asset("page.css"),
         summary=first_screen(material),
         switches=switches(material),

@@ -169,8 +169,8 @@ def not_covered(material: Material) -> str:
     audited = (AUDITED,) if material.roc else ()
     notes = "".join(f"<li>{text(note)}</li>" for note in (*material.unaccounted, *audited, *NOT_COVERED))
     report = (
-        "This page: it names owners, their budgets and exact results on held-out examples. Whoever hands it on "
-        "publishes them."
+        "This page: it names owners, their budgets and exact results on held-out examples. To hand it on "
+        "is to publish them."
     )
     return (
         f"<h2>What is promised</h2><p>{text(GUARANTEE)}</p><h2>What the guarantee does not cover</h2>"

@@ -13,7 +13,7 @@ from inosgd.report.material import Material
 def write_report(material: Material, path: Path) -> Path:
     """One page at ``path`` that opens offline, there whole or not at all, and readable by its user only.
 
-    It names owners and their budgets: whoever hands it on publishes them.
+    It names owners and their budgets: to hand it on is to publish them.
     """
     require("report", "altair", "vl_convert")
     from inosgd.report.page import page

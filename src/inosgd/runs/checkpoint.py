@@ -105,7 +105,7 @@ def _check_recorded(name: str, content: bytes, *digests: str) -> None:
 
 
 def erase_keys(checkpoint: Checkpoint) -> None:
-    """Take the keys of secure streams out of the checkpoint: nobody can compute the noise after it any more.
+    """Take the keys of secure streams out of the checkpoint: the noise after it can no longer be computed.
 
     A run goes on from such a checkpoint with new keys, which is allowed where no recorded step would be replayed.
     """

@@ -152,25 +152,25 @@ def _wrong(folder: Path, name: str, history: History) -> Finding:
 
 
 def _checkpoints(folder: Path, history: History, planned: int | None) -> Seen:
-    released = dict(history.releases)
+    published = dict(history.published_models)
     standing = history.in_order()
     keep = () if standing and standing[-1].step == planned else standing[-WITH_KEYS:]
     for known, found in zip(standing, read_checkpoints(folder, history, tensors=True), strict=True):
         if isinstance(found, CheckpointError):
             yield _spoiled(folder, known, found)
             continue
-        if released.get(found.step) == found.model_digest:
-            del released[found.step]
+        if published.get(found.step) == found.model_digest:
+            del published[found.step]
         if holds_keys(found) and known not in keep:
             yield Finding(
                 known.record,
                 f"checkpoint {known.name}: its streams.json holds keys that should be erased by now; resume the run, "
                 "which erases them",
             )
-    for step, digest in released.items():
+    for step, digest in published.items():
         if digest is not None:
             yield Finding(
-                None, f"the model that was released after step {step} is not there; restore its checkpoint from a copy"
+                None, f"the model that was published after step {step} is not there; restore its checkpoint from a copy"
             )
 
 

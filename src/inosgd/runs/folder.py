@@ -58,7 +58,7 @@ from inosgd.runs.lock import check_locked, locked
 if TYPE_CHECKING:
     from inosgd.training import TrainingState
 
-RUN_FORMAT = 2
+RUN_FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,8 @@ class RunFolder:
             fix = "restore its run.json from a copy" if run.ledger_path.exists() else "give the folder of one"
             raise InvalidArgumentError(f"path={str(path)!r}: there is no run; {fix}") from None
         if found != RUN_FORMAT:
-            raise _validate.fail("format", found, f"this version reads runs of format {RUN_FORMAT}")
+            fix = "use that version, or train again within budgets that count what this run has spent"
+            raise _validate.other_format("run", found, RUN_FORMAT, fix)
         return run
 
     @property
@@ -150,7 +151,7 @@ class RunFolder:
 
     @contextmanager
     def lock(self) -> Iterator[LockedRun]:
-        """The run, to write to: inside, nobody else trains or changes it (`inosgd.runs.lock`).
+        """The run, to write to: inside, no other process trains or changes it (`inosgd.runs.lock`).
 
         Raises:
             RunLockedError: If somebody is at work here; it says who.
@@ -264,15 +265,15 @@ class LockedRun(RunFolder):
         with closing(self.open_ledger()) as ledger:
             ledger.mark_files(digests, step)
 
-    def mark_release(self, step: int | None = None) -> Checkpoint:
-        """Mark a checkpoint, by default the last, as having left the house.
+    def mark_published(self, step: int | None = None) -> Checkpoint:
+        """Mark a checkpoint, by default the last, as published.
 
-        Call it before the model is handed out: spending up to ``step`` is never given back from then on.
+        Call it before the model is given away: spending up to ``step`` is never given back from then on.
         """
         asked = self.checkpoint_at(step) if step is not None else self.last_checkpoint()
         chosen = read_checkpoint(asked.path, asked.known)
         with closing(self.open_ledger()) as ledger:
-            ledger.mark_release(chosen.step, chosen.model_digest)
+            ledger.mark_published(chosen.step, chosen.model_digest)
         return chosen
 
     def add_metrics(self, step: int, values: Mapping[str, Any]) -> None:
@@ -309,10 +310,10 @@ class LockedRun(RunFolder):
                 shutil.rmtree(path)
 
     def roll_back(self, step: int) -> None:
-        """Give up the steps after the checkpoint at ``step``, which nobody outside has seen.
+        """Give up the steps after the checkpoint at ``step``, of which nothing is published.
 
         Raises:
-            AlreadyReleasedError: If the model was released after a later step.
+            AlreadyPublishedError: If the model was published after a later step.
         """
         self.checkpoint_at(step)
         with closing(self.open_ledger()) as ledger:

@@ -1,4 +1,4 @@
-"""Keyed digests: whether data are the same, for whoever has the key, and nothing for whoever has not.
+"""Keyed digests: whether data are the same, for a party that has the key, and nothing for one that has not.
 
 A plain checksum of data is a test of guesses: who knows all of a table but one field tries values until the checksum
 fits. These digests are HMAC-SHA-256 under a key of 32 random bytes, which is as secret as the data and lies in a file

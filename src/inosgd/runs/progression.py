@@ -1,21 +1,21 @@
-"""Individualized privacy progression (App. A.3): owners change their minds while a model is trained.
+"""Individualized privacy progression (App. A.3): owners change their budgets while a model is trained.
 
 An owner may raise its budget or lower it, join, or withdraw. `propose` says what follows, as a value that can be
 shown; `carry_out` does it.
 
-    continue    everybody still allows what was spent: a new plan for the remaining steps, with the past counted
-    roll back   somebody allows less than was spent: back to the last checkpoint whose spending everybody allows,
+    continue    all owners still allow what was spent: a new plan for the remaining steps, with the past counted
+    roll back   an owner allows less than was spent: back to the last checkpoint whose spending all owners allow,
                 and a new plan from there
-    stop        that checkpoint lies behind a release, or no plan exists for what is left
+    stop        that checkpoint lies before the published model, or no plan exists for what is left
 
 Guarantee:
     After `carry_out`, and after training by the new plan, what the steps that stand have cost every owner, all phases
     composed, is at most the owner's budget in force: by our accountant, by dp-accounting, and by the ledger, which
-    judges every further step anew. Steps up to a release always stand.
+    judges every further step anew. The steps of a published model always stand.
 
-What rolling back rests on: the steps that are given up were seen by nobody outside. Whoever lets a model out, or
-figures computed from it, marks the release *before* (`LockedRun.mark_release`). After any change the random streams
-are new, so that noise of a step that was given up never covers another sum.
+What rolling back rests on: nothing of the steps that are given up was published. A model is marked as published
+(`LockedRun.mark_published`) *before* it, or a figure computed from it, is given away. After any change the random
+streams are new, so that noise of a step that was given up never covers another sum.
 
 What a change may depend on: budgets are public and are taken not to be chosen in view of what the model shows of
 the data. Where they are, use the Rényi accountant: its sums remain bounds if later terms depend on earlier releases
@@ -74,7 +74,7 @@ class Proposal(ArrayValue):
         reason: Why, in a sentence.
         step: Where training goes on; for "stop" where it stands.
         recorded: How many steps stand in the ledger now.
-        released: Up to which step the model has been released.
+        published: The number of steps of the published model.
         table: Owners and budgets as they would be; withdrawn owners have no examples.
         plan: The plan from then on, the steps that stand included; None for "stop".
         spent: What each owner has spent now, in the rows of ``table``.
@@ -87,7 +87,7 @@ class Proposal(ArrayValue):
     reason: str
     step: int
     recorded: int
-    released: int
+    published: int
     table: OwnerTable
     plan: Plan | None
     spent: FloatArray
@@ -118,9 +118,9 @@ def propose(run: RunFolder, changes: Changes, config: PlanConfig | None = None, 
     past = _Past(ledger, table)
     step = _last_allowed_step(run, past)
     if step < 0:
-        return past.proposal("stop", "no checkpoint is whole whose spending everybody allows", ledger.steps)
-    if step < ledger.released:
-        return past.proposal("stop", _released_reason(past), ledger.steps)
+        return past.proposal("stop", "no checkpoint is whole whose spending all owners allow", ledger.steps)
+    if step < ledger.published:
+        return past.proposal("stop", _published_reason(past), ledger.steps)
     current = run.plan()
     config = config or current.config
     if config is None:
@@ -193,15 +193,15 @@ class _Past:
         self.ledger, self.table = ledger, table
 
     def phases(self, step: int) -> tuple[Phase, ...]:
-        """The phases of the first ``step`` steps, with a row for everybody."""
+        """The phases of the first ``step`` steps, with a row for every owner."""
         return tuple(widened(phase, len(self.table)) for phase in self.ledger.phases_until(step))
 
     def spent(self, step: int) -> FloatArray:
-        """What the first ``step`` steps have cost everybody, at the deltas that are asked for."""
+        """What the first ``step`` steps have cost every owner, at the deltas that are asked for."""
         return epsilons_spent(self.phases(step), self.table.deltas, self.ledger.accountant)
 
     def allows(self, step: int) -> bool:
-        """Whether everybody allows what the first ``step`` steps have cost."""
+        """Whether all owners allow what the first ``step`` steps have cost."""
         return bool((self.spent(step) <= self.table.epsilons).all())
 
     def first_over(self, step: int) -> tuple[str, float, float]:
@@ -216,7 +216,17 @@ class _Past:
         ledger = self.ledger
         spent, kept = self.spent(ledger.steps), self.spent(step)
         return Proposal(
-            action, reason, step, ledger.steps, ledger.released, self.table, plan, spent, kept, resting, ledger.position
+            action,
+            reason,
+            step,
+            ledger.steps,
+            ledger.published,
+            self.table,
+            plan,
+            spent,
+            kept,
+            resting,
+            ledger.position,
         )
 
 
@@ -240,7 +250,7 @@ def _check_size(name: str, size: int) -> None:
 
 
 def _last_allowed_step(run: RunFolder, past: _Past) -> int:
-    """The step of the last whole checkpoint whose spending everybody allows; -1 if there is none."""
+    """The step of the last whole checkpoint whose spending all owners allow; -1 if there is none."""
     found = run.checkpoints()
     if not found:
         raise InvalidArgumentError(f"run {str(run.path)!r} has no checkpoint yet: resume it first")
@@ -284,11 +294,11 @@ def _for_examples(config: PlanConfig, examples: int) -> PlanConfig:
     return config if batch is None else replace(config, expected_batch_size=min(batch, max(examples, 1)))
 
 
-def _released_reason(past: _Past) -> str:
-    owner, spent, allowed = past.first_over(past.ledger.released)
+def _published_reason(past: _Past) -> str:
+    owner, spent, allowed = past.first_over(past.ledger.published)
     return (
-        f"owner {owner!r} allows epsilon={allowed:g}, and had spent {rounded_up(spent)} when the model was released "
-        f"after step {past.ledger.released}; what a release has spent cannot be given back, so training stops here; "
+        f"owner {owner!r} allows epsilon={allowed:g}, and had spent {rounded_up(spent)} when the model was published "
+        f"after step {past.ledger.published}; what it has spent cannot be given back, so training stops here; "
         "the owner may allow that much, or withdraw"
     )
 
@@ -297,11 +307,11 @@ def _reason(past: _Past, step: int, plan: Plan) -> str:
     recorded, left = past.ledger.steps, plan.steps - step
     ahead = f"{left} more steps are planned with what is left" if left else "no steps are left; ask for more to go on"
     if step == recorded:
-        return f"everybody allows what {step} steps have spent; {ahead}"
+        return f"all owners allow what {step} steps have spent; {ahead}"
     if past.allows(recorded):
         return f"{recorded - step} recorded steps came after the last checkpoint and their outcome is lost; {ahead}"
     owner, spent, allowed = past.first_over(recorded)
     return (
         f"owner {owner!r} allows epsilon={allowed:g} and has spent {rounded_up(spent)}; the checkpoint after step "
-        f"{step} is the last that everybody allows, and the {recorded - step} steps after it are given up; {ahead}"
+        f"{step} is the last that all owners allow, and the {recorded - step} steps after it are given up; {ahead}"
     )

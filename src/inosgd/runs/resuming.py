@@ -13,8 +13,8 @@ step with its record and charges nothing: one outcome was computed twice. `resum
 digests other owners, examples or methods: under the same noise, another sum would show its difference from the first.
 What it cannot compare is code, that is the model's forward pass and the loss. Bits are the same on the same machine
 with the same number of threads and processes (`inosgd.distributed` says how often on another number); where rounding
-differs, the first outcome was never seen by anybody, because it died in memory (steps up to a release are never
-computed again).
+differs, the first outcome was never seen, because it died in memory (the steps of a published model are never computed
+again).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def begin(
         trainer: What does not change.
         model: Initialised.
         optimizer: Of the model's parameters.
-        source: Randomness; `SecureSource` for a model that leaves the house.
+        source: Randomness; `SecureSource` for a model that is published.
         also: Whatever else changes with the steps and has a ``state_dict``, by name.
         data: What stands for the examples when `resume` asks whether they are the same, such as checksums of their
             files; without it, all of them are read, here and there.
@@ -170,7 +170,7 @@ def _restored(run: LockedRun, state: TrainingState, source: RandomSource | None)
     if checkpoint is None:
         _check_unbegun(run, state.ledger, source)
     else:
-        _check_not_behind_release(checkpoint, state.ledger)
+        _check_not_before_publication(checkpoint, state.ledger)
         restore(checkpoint, state)
         _renew_after_change(checkpoint, state, source)
     messages += _set_aside(run, state.ledger, spoiled)
@@ -250,12 +250,12 @@ def _check_unbegun(run: RunFolder, ledger: Ledger, source: RandomSource | None) 
         raise CheckpointError(f"run {str(run.path)!r} has no checkpoint and has not begun: begin it, or give a source")
 
 
-def _check_not_behind_release(checkpoint: Checkpoint, ledger: Ledger) -> None:
-    """Steps that were released are not computed again: on another machine rounding would differ under equal noise."""
-    if checkpoint.step < ledger.released:
+def _check_not_before_publication(checkpoint: Checkpoint, ledger: Ledger) -> None:
+    """Refuse to compute the steps of a published model again: elsewhere rounding would differ under equal noise."""
+    if checkpoint.step < ledger.published:
         raise CheckpointError(
-            f"the model was released after step {ledger.released}, and the last whole checkpoint is after step "
-            f"{checkpoint.step}; restore the checkpoint of the release from a copy"
+            f"the model was published after step {ledger.published}, and the last whole checkpoint is after step "
+            f"{checkpoint.step}; restore the checkpoint of the published model from a copy"
         )
 
 

@@ -25,7 +25,7 @@ def study_budgets(study: StudyFile) -> dict[str, Budget] | None:
 
 
 def read_budgets(path: Path, default_delta: float | None) -> dict[str, Budget]:
-    """The budgets in a CSV file; without a column ``delta`` everybody has the default one.
+    """The budgets in a CSV file; without a column ``delta`` all owners have the default one.
 
     Raises:
         InvalidArgumentError: Naming the file, the column, the row and the value.
@@ -72,7 +72,7 @@ def _budget(given: OwnerBudget, default_delta: float | None) -> Budget:
 def _delta_column(path: Path, default_delta: float | None) -> dict[str, str]:
     """The column is read where it is there, and asked for where it is needed."""
     if default_delta is None:
-        return {"delta": "or budgets.delta in the study, for everybody"}
+        return {"delta": "or budgets.delta in the study, for all owners"}
     return {"delta": "budgets.file"} if "delta" in column_names(path) else {}
 
 

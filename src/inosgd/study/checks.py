@@ -198,7 +198,7 @@ def _model_problems(study: StudySchema, allowed_factory: str | None) -> Iterator
 def _training_problems(training: TrainingSection) -> Iterator[Problem]:
     variant = training.variant or METHODS[training.method].variant
     if training.method == "dp-sgd" and variant != "uniform":
-        yield Problem("training.variant", variant, "dp-sgd treats everybody alike: leave it out, or choose idp-sgd")
+        yield Problem("training.variant", variant, "dp-sgd plans for all owners alike: leave it out, or choose idp-sgd")
     if training.tail is not None and METHODS[training.method].importance is None:
         yield Problem("training.tail", ABSENT, f"{training.method} has no tail: leave it out, or choose ino-sgd")
     if training.momentum is not None and training.optimizer not in ("sgd", "rmsprop"):

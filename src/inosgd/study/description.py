@@ -13,10 +13,10 @@ from inosgd.owners import OwnerTable
 from inosgd.study.study import Study, StudyData
 
 GUARANTEE = (
-    "Let an owner allow (epsilon, delta). For each single training example of that owner, whoever sees this model, and "
-    "all models of earlier steps, the plan and the ledger, can tell a training with the example from one without it "
-    "only as well as (epsilon, delta)-differential privacy allows, whatever else they know. Every owner has spent at "
-    "most its own budget, by the ledger of the run."
+    "Let an owner allow (epsilon, delta). For each single training example of that owner, any party that sees this "
+    "model, all models of earlier steps, the plan and the ledger can tell a training with the example from one without "
+    "it only as well as (epsilon, delta)-differential privacy allows, whatever else that party knows. Every owner has "
+    "spent at most its own budget, by the ledger of the run."
 )
 
 NOT_COVERED = (
@@ -34,8 +34,8 @@ FITTED = (
     "model and depend on single examples, which no budget accounts for."
 )
 SEEDED = (
-    "SEEDED RUN: whoever knows the seed can remove the noise and with it every promise above. Train without a seed "
-    "before the model leaves the house."
+    "SEEDED RUN: any party that knows the seed can remove the noise and with it every promise above. Train without a "
+    "seed before the model is published."
 )
 
 

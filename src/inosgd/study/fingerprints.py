@@ -65,7 +65,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def keyed(key: bytes, fingerprints: Mapping[str, str]) -> dict[str, str]:
-    """Fingerprints as they may be written down: whoever has no key cannot test guesses at the data with them."""
+    """Fingerprints as they may be written down: a party without the key cannot test guesses at the data with them."""
     return {name: keyed_digest(key, digest.encode()) for name, digest in fingerprints.items()}
 
 

@@ -89,7 +89,7 @@ class HeldOutExamples:
 class Groups:
     """The kinds of data that a study tells apart, each with the budget of the owners who hold it.
 
-    Usually a group is what one owner holds. Where every record has an owner of its own, or owners hold a little of
+    Usually a group is what one owner holds. Where every example has an owner of its own, or owners hold a little of
     everything, it is the kind of data that the budget was meant for.
     """
 

@@ -1,8 +1,8 @@
 """Tuning: choosing tail, learning rate, clipping threshold and plan of a study, and what that costs its owners.
 
-Every model that is trained on private examples and has a say in a choice is a release. There are two honest ways:
+Every model that is trained on private examples and influences a choice costs privacy. There are two honest ways:
 
-- *On public data* (`tune_on_public_data`). The trials train on and are judged by examples that are nobody's secret.
+- *On public data* (`tune_on_public_data`). The trials train on and are judged by examples that are public.
   The private examples are never touched, so the choice costs them nothing.
 - *On private data* (`price_tuning`, then `tune_on_private_data`). A random number of trials is trained on the private
   examples; the best model is kept and the others are forgotten unseen. What that costs every owner is known before it

@@ -23,14 +23,14 @@ from inosgd.tuning.trials import RANKINGS, Trial, TrialTask, run_trial, trial_da
 GUARANTEE = (
     "The settings of this model were chosen on the private examples: a secret random number of trainings was carried "
     "out, the best by held-out examples was kept and the others were never seen. Let an owner allow (epsilon, delta). "
-    "For each single training example of that owner, whoever sees this model, all models of its earlier steps, its "
-    "plan and its settings can tell a tuning with the example from one without it only as well as "
-    "(epsilon, delta)-differential privacy allows, whatever else they know. What every owner has spent is that of the "
+    "For each single training example of that owner, any party that sees this model, all models of its earlier steps, "
+    "its plan and its settings can tell a tuning with the example from one without it only as well as "
+    "(epsilon, delta)-differential privacy allows, whatever else it knows. What every owner has spent is that of the "
     "whole tuning, by Rényi divergences and the bound of Papernot and Steinke (2022), and at most its budget."
 )
 
 DURATION = (
-    "How many trainings there were, and how long they took: whoever knows that can learn more. Keep it to yourself."
+    "How many trainings there were, and how long they took: a party that knows it can learn more. Keep it to yourself."
 )
 INSTEAD = {
     "Held-out examples:": "Held-out examples: the model was never trained on them, but they decided, exactly, which "
@@ -56,10 +56,10 @@ def tune_on_private_data(
     """Draw the number of trials, train them all, and give back the best; None if the draw says that there is none.
 
     Guarantee:
-        Whoever sees what is returned learns about each single training example of owner n no more than
+        A party that sees what is returned learns about each single training example of owner n no more than
         (``priced.tuning[n]``, delta n)-differential privacy allows, if ``source`` cannot be predicted. Every trial
         takes all of its steps and noise from a secure source of its own. Ties are broken at random. The number of
-        trials is drawn here and told to nobody; how long this takes depends on it.
+        trials is drawn here and never shown; how long this takes depends on it.
 
     Raises:
         InosgdError: If a trial fails; nothing is then kept.

@@ -1,4 +1,4 @@
-"""Tuning on public data: every candidate is trained and shown, because nobody's privacy is at stake."""
+"""Tuning on public data: every candidate is trained and shown, because no owner's privacy is at stake."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``inosgd release``: a model leaves the house."""
+"""``inosgd publish``: a model is about to be given away."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ from inosgd.runs.folder import RunFolder
 from inosgd.study.running import prepare_again, save_checkpoint
 
 
-def release_command(
+def publish_command(
     run: Annotated[Path, typer.Argument(help="The run folder.")],
     step: Annotated[int | None, typer.Option(help="The checkpoint after this step; by default the last.")] = None,
     to: Annotated[Path | None, typer.Option(help="Also write its model and card into this new folder.")] = None,
     allow_factory: AllowFactory = None,
 ) -> None:
-    """Mark a checkpoint as having left the house, before it does.
+    """Mark a checkpoint as published, before it is given away.
 
-    What was spent up to a release is never given back: budgets that are lowered later cannot roll back behind it.
+    What a published model has spent is never given back: budgets that are lowered later cannot roll back behind it.
     """
     if to is not None and to.exists():
         raise InvalidArgumentError(f"to={str(to)!r}: it already exists; choose a new folder")
     folder = RunFolder.open(run)
     with folder.lock() as locked:
         prepared = None if to is None else prepare_again(folder, study_of_run(folder, allow_factory=allow_factory))
-        chosen = locked.mark_release(step)
+        chosen = locked.mark_published(step)
         if to is not None and prepared is not None:
             save_checkpoint(folder, prepared, chosen, to)
     shown = results()
-    shown.print(f"Released: the model after step {chosen.step}. What it has spent is never given back.")
+    shown.print(f"Published: the model after step {chosen.step}. What it has spent is never given back.")
     shown.print(f"Model: {escape(str(to or _saved(folder, chosen)))}", soft_wrap=True)
 
 
