@@ -183,7 +183,7 @@ def train_with(
     inputs, targets = data.examples.all()
     examples = mixed(inputs, targets, inserted, model.canaries.weight.dtype)
     trainer = practice.trainer(assignment, examples, _with_canaries(data.task.losses))
-    kinds = targets.numpy() if data.task.kind == "classification" else np.zeros(len(targets), dtype=np.int64)
+    kinds = data.class_numbers
     last = int(kinds.max()) if len(kinds) else -1
     classes = np.concatenate([kinds, last + 1 + inserted.coordinates])  # each canary has its own class
     state = practice.start(trainer, model, optimizer, source, classes)
