@@ -103,7 +103,7 @@ def test_one_row_of_a_file_changes_no_other(tmp_path):
 
 def test_fitted_targets_depend_on_others_and_say_so(tmp_path, schemas):
     """The negative control of the test above."""
-    assert first_target(schemas[1], [1.0, 2.0]) != first_target(schemas[1], [1.0, 3.0])
+    assert first_target(schemas[1], [1.0, 0.0, 2.0]) != first_target(schemas[1], [1.0, 0.0, 3.0])
     changes = (('kind = "table"', 'kind = "table"\nunaccounted_scaling = true'), ("range = [0, 400]\n", ""))
     path = write_diabetes(tmp_path, "regression", *changes)
     study = study_from(read_study(path))
