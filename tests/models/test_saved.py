@@ -16,7 +16,7 @@ from inosgd.models.saved import CARD, load_weights, loading_code, model_card, re
 DESCRIPTION = {
     "title": "A model",
     "inosgd": "0",
-    "architecture": {"name": "mlp", "arguments": {}, "inputs": [3], "symbols": None, "classes": 2, "seed": 0},
+    "architecture": {"name": "mlp", "arguments": {}, "inputs": [3], "symbols": None, "outputs": 2, "seed": 0},
     "inputs": {
         "kind": "table",
         "columns": [
@@ -99,6 +99,14 @@ def test_cards_of_other_tasks(task, words):
     assert words in card
     assert "-0.250 on 8 held-out examples" in card
     assert "argmax" not in card
+
+
+def test_a_card_says_how_numbers_get_back_their_units():
+    task = regression(["age"], ranges=[(0, 120)])
+    card = model_card({**DESCRIPTION, "torch_code": "", "task": task.to_json()})
+    for words in ("A regression of 1 number (age)", "ranges = [[0.0, 120.0]]", "low + (output + 1) / 2 * (high - low)"):
+        assert words in card
+    assert "ranges" not in model_card({**DESCRIPTION, "torch_code": ""})  # the control
 
 
 def test_weights_must_fit(tmp_path):

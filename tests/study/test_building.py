@@ -75,9 +75,9 @@ def test_optimizers_get_what_is_given_and_torchs_defaults_otherwise():
     ],
 )
 def test_models_fit_the_shape_of_the_data(name, inputs, symbols, batch):
-    model = build_model(name, {}, inputs=inputs, symbols=symbols, classes=4, seed=0)
+    model = build_model(name, {}, inputs=inputs, symbols=symbols, outputs=4, seed=0)
     assert model(batch).shape == (3, 4)
-    again = build_model(name, {}, inputs=inputs, symbols=symbols, classes=4, seed=0)
+    again = build_model(name, {}, inputs=inputs, symbols=symbols, outputs=4, seed=0)
     assert torch.equal(model(batch), again(batch))
 
 
@@ -90,7 +90,7 @@ def test_arguments_of_models_are_those_the_data_do_not_decide():
 @pytest.mark.parametrize("name", ["os", "os:", "os.system", "../os:system", "os:system()", ":x"])
 def test_what_is_no_factory_is_never_imported(name):
     with pytest.raises(ValueError, match="is no model"):
-        build_model(name, {}, inputs=(1,), symbols=None, classes=2, seed=0, allowed_factory=name)
+        build_model(name, {}, inputs=(1,), symbols=None, outputs=2, seed=0, allowed_factory=name)
 
 
 def test_most_steps_is_the_last_that_fits():

@@ -133,7 +133,7 @@ class _Lane:
     @classmethod
     def of(cls, practice: Practice, data: StudyData, rows: IntArray, source: RandomSource) -> _Lane:
         owners = data.owners.assignment[rows]
-        sampler = practice.sampler(practice.terms.sampling_rates, owners, data.examples.targets.numpy()[rows])
+        sampler = practice.sampler(practice.terms.sampling_rates, owners, data.class_numbers[rows])
         return cls(rows, owners, sampler, Streams.of(source))
 
 

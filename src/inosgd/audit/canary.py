@@ -54,6 +54,7 @@ from torch import nn
 
 from inosgd import _validate
 from inosgd._arrays import BoolArray, FloatArray, IntArray
+from inosgd.analysis.task import regression
 from inosgd.audit.bounds import (
     Counts,
     best_threshold,
@@ -183,7 +184,7 @@ def train_with(
     inputs, targets = data.examples.all()
     examples = mixed(inputs, targets, inserted, model.canaries.weight.dtype)
     trainer = practice.trainer(assignment, examples, _with_canaries(data.task.losses))
-    kinds = targets.numpy() if data.task.kind == "classification" else np.zeros(len(targets), dtype=np.int64)
+    kinds = data.class_numbers
     last = int(kinds.max()) if len(kinds) else -1
     classes = np.concatenate([kinds, last + 1 + inserted.coordinates])  # each canary has its own class
     state = practice.start(trainer, model, optimizer, source, classes)
@@ -326,12 +327,14 @@ def _with_public_owner(practice: Practice, threshold: float) -> Practice:
 
 
 def _without_examples(data: StudyData) -> StudyData:
+    """No example at all, and a task of one output, which the single weight has."""
     none = np.zeros(0, dtype=np.int64)
     owners = dataclasses.replace(
         data.owners, table=dataclasses.replace(data.owners.table, sizes=0 * data.owners.table.sizes), assignment=none
     )
-    examples = LabelledExamples(torch.zeros(0, 1, dtype=torch.float64), torch.zeros(0, dtype=torch.int64))
-    return dataclasses.replace(data, owners=owners, examples=examples, train_groups=none)
+    nothing = torch.zeros(0, 1, dtype=torch.float64)
+    examples, task = LabelledExamples(nothing, nothing), regression(["nothing"])
+    return dataclasses.replace(data, owners=owners, examples=examples, task=task, train_groups=none)
 
 
 # Many trainings ----------------------------------------------------------------------------------------------------

@@ -90,7 +90,7 @@ def train_one(
     model = copy.deepcopy(initial)
     optimizer, examples = optimizer_for(task.study.config, model), data.examples.only(rows)
     trainer = task.practice.trainer(data.owners.assignment[rows], examples, data.task.losses)
-    state = task.practice.start(trainer, model, optimizer, source, examples.targets.numpy())
+    state = task.practice.start(trainer, model, optimizer, source, data.class_numbers[rows])
     fit(trainer, state)
     return outputs_of(model, data.examples.inputs)
 

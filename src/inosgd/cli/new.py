@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from inosgd.cli.console import results
 from inosgd.cli.folders import write_whole
 from inosgd.errors import InvalidArgumentError
-from inosgd.study.example import example_data, example_study
+from inosgd.study.example import EXAMPLES, example_data, example_study
 
 
 def new_command(
     study: Annotated[Path, typer.Argument(help="The study file to write, such as study.toml.")],
+    task: Annotated[
+        Literal["classification", "regression"], typer.Option(help="What its model predicts: classes or numbers.")
+    ] = "classification",
 ) -> None:
     """Write a commented study file that runs as it is, with a small table to run it on."""
     if study.suffix != ".toml":
@@ -25,8 +28,8 @@ def new_command(
     for path in (study, data):
         if path.exists():
             raise InvalidArgumentError(f"study={str(study)!r}: {path} already exists; choose another name")
-    write_whole(data, example_data())
-    write_whole(study, example_study(data.name))
+    write_whole(data, example_data(task))
+    write_whole(study, example_study(data.name, task))
     shown = results()
-    shown.print(f"Wrote {study}, and {data} with 569 rows of scikit-learn's breast-cancer data.")
+    shown.print(f"Wrote {study}, and {data} with {EXAMPLES[task].data}.")
     shown.print(f"Train it with: inosgd train {study}")

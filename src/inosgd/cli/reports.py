@@ -66,7 +66,7 @@ def training_report(run: RunFolder, prepared: Prepared, outcome: Outcome) -> dic
             for row, (name, budget, size) in enumerate(outcome.table)
         },
         "held_out": None if evaluation is None else evaluation.to_json(),
-        "unaccounted_scaling": prepared.data.encoding is not None and prepared.data.encoding.fitted,
+        "unaccounted_scaling": prepared.data.fitted,
         "unused_columns": _unused(prepared),
         "randomness": "secure" if prepared.seed is None else "seeded",
         "warnings": prepared.warnings,

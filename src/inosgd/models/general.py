@@ -25,25 +25,25 @@ MOST_GROUPS = 8
 
 
 def mlp(
-    inputs: int, classes: int, *, hidden: Sequence[int] = (64,), activation: str = "tanh", seed: int
+    inputs: int, outputs: int, *, hidden: Sequence[int] = (64,), activation: str = "tanh", seed: int
 ) -> nn.Sequential:
     """A perceptron for tables and embeddings.
 
     Args:
         inputs: How many numbers an example has.
-        classes: How many classes there are.
+        outputs: How many classes, labels or targets there are.
         hidden: The widths of the hidden layers; () for a linear model.
         activation: One of `ACTIVATIONS`.
         seed: Where the initial weights come from.
     """
-    return perceptron(inputs, *hidden, classes, activation=_activation(activation), seed=seed)
+    return perceptron(inputs, *hidden, outputs, activation=_activation(activation), seed=seed)
 
 
 def cnn(
     channels: int,
     height: int,
     width: int,
-    classes: int,
+    outputs: int,
     *,
     first_width: int = 16,
     hidden: int = 64,
@@ -61,14 +61,14 @@ def cnn(
         channels: 1 for grey images, 3 for colour.
         height: Rows of pixels.
         width: Columns of pixels.
-        classes: How many classes there are.
+        outputs: How many classes, labels or targets there are.
         first_width: The channels of the first block.
         hidden: The width of the layer before the last.
         group_norm: Whether every convolution is normalised, in up to 8 groups.
         activation: One of `ACTIVATIONS`.
         seed: Where the initial weights come from.
     """
-    _validate.whole(1, channels=channels, classes=classes, first_width=first_width, hidden=hidden)
+    _validate.whole(1, channels=channels, outputs=outputs, first_width=first_width, hidden=hidden)
     _validate.whole(SMALLEST_SIDE, height=height, width=width)
     act = _activation(activation)
     with initialised_from(seed):
@@ -80,23 +80,23 @@ def cnn(
             layers += [nn.Conv2d(before, after, 3, padding=1), *norm, act(), nn.MaxPool2d(2)]
             before = after
         layers += [nn.AdaptiveAvgPool2d(2), nn.Flatten()]
-        return nn.Sequential(*layers, nn.Linear(4 * before, hidden), act(), nn.Linear(hidden, classes))
+        return nn.Sequential(*layers, nn.Linear(4 * before, hidden), act(), nn.Linear(hidden, outputs))
 
 
 def lstm(
-    symbols: int, classes: int, *, embedding: int = 32, hidden: int = 64, padding: int | None = None, seed: int
+    symbols: int, outputs: int, *, embedding: int = 32, hidden: int = 64, padding: int | None = None, seed: int
 ) -> SequenceClassifier:
     """An LSTM for sequences of symbols, all of one length, filled up with ``padding`` if it is given.
 
     Args:
         symbols: Symbols are 0 to ``symbols`` - 1.
-        classes: How many classes there are.
+        outputs: How many classes, labels or targets there are.
         embedding: Numbers per symbol.
         hidden: The size of the LSTM's state.
         padding: The symbol that stands for nothing; see `inosgd.models.recurrent` for what it does to privacy.
         seed: Where the initial weights come from.
     """
-    return sequence_classifier(symbols, classes, embedding=embedding, hidden=hidden, padding=padding, seed=seed)
+    return sequence_classifier(symbols, outputs, embedding=embedding, hidden=hidden, padding=padding, seed=seed)
 
 
 def _activation(name: str) -> Callable[[], nn.Module]:

@@ -114,7 +114,7 @@ def torch_code(model: nn.Module, description: Mapping[str, Any]) -> str:
     module, _, factory = architecture["name"].partition(":")
     arguments = "".join(f", {key}={value!r}" for key, value in architecture["arguments"].items())
     shape = _shape(architecture["inputs"])
-    call = f"{factory}({shape}, {architecture['classes']}, seed={architecture['seed']}{arguments})"
+    call = f"{factory}({shape}, {architecture['outputs']}, seed={architecture['seed']}{arguments})"
     return f"from {module} import {factory}\n\nmodel = {call}"
 
 
@@ -129,7 +129,13 @@ def loading_code(fields: Mapping[str, Any]) -> str:
         "import torch\nfrom safetensors.torch import load_file\nfrom torch import nn\n\n"
         f"{fields['torch_code']}\n"
         f'model.load_state_dict(load_file("{WEIGHTS}"))\nmodel.eval()\nnames = {list(fields["task"]["names"])!r}\n'
+        + (f"ranges = {_ranges(fields)!r}\n" if _ranges(fields) else "")
     )
+
+
+def _ranges(fields: Mapping[str, Any]) -> list[list[float]]:
+    """The range of each target, for regression with scaled targets."""
+    return [list(limits) for limits in fields["task"].get("ranges", ())]
 
 
 def model_card(fields: Mapping[str, Any]) -> str:
@@ -138,7 +144,7 @@ def model_card(fields: Mapping[str, Any]) -> str:
     kind, names = fields["task"]["kind"], fields["task"]["names"]
     parts = [
         f"# {fields['title']}",
-        f"{_PURPOSE[kind].format(count=len(names))} ({_listed(names)}), trained by inosgd "
+        f"{_PURPOSE[kind].format(count=len(names), s='s' * (len(names) > 1))} ({_listed(names)}), trained by inosgd "
         f"{fields['inosgd']} with individual privacy budgets.",
         *findings_in_words(fields.get("findings", ())),
         "## Privacy",
@@ -157,21 +163,25 @@ def model_card(fields: Mapping[str, Any]) -> str:
         "## Loading it",
         "With inosgd: `inosgd predict FOLDER new-data`. Without it, in this folder:",
         f"```python\n{loading_code(fields)}```",
-        _OUTPUTS[kind],
+        _SCALED if _ranges(fields) else _OUTPUTS[kind],
     ]
     return "\n\n".join(parts) + "\n"
 
 
 _PURPOSE = {
     "classification": "A classifier of {count} classes",
-    "multi-label": "A classifier of {count} labels, any number of which apply to an example",
-    "regression": "A regression of {count} numbers",
+    "multi-label": "A classifier of {count} label{s}, any number of which apply to an example",
+    "regression": "A regression of {count} number{s}",
 }
 _OUTPUTS = {
     "classification": "`model(inputs).argmax(1)` is then the number of the class of each example.",
     "multi-label": "`model(inputs).sigmoid()` is then the probability of each label.",
-    "regression": "`model(inputs)` is then each number; where `task` in `model.json` has ranges, scaled to -1 to 1.",
+    "regression": "`model(inputs)` is then each number.",
 }
+_SCALED = (
+    "`model(inputs)` is then each number, scaled by its range (low, high): in its own units it is low + (output + 1) / "
+    "2 * (high - low)."
+)
 
 
 def findings_in_words(findings: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -31,6 +31,7 @@ def problems_between_keys(study: StudySchema, allowed_factory: str | None) -> li
     """Every contradiction between keys of a study whose single keys are valid."""
     return [
         *_data_problems(study),
+        *_task_problems(study),
         *_budget_problems(study),
         *_model_problems(study, allowed_factory),
         *_training_problems(study.training),
@@ -65,7 +66,7 @@ def _data_problems(study: StudySchema) -> Iterator[Problem]:
         yield from _column_problems(data)
         yield from _stored_table_problems(data)
     if isinstance(data, ArrayData):
-        yield from _array_problems(data)
+        yield from _array_problems(study, data)
     if isinstance(data, MappedData) and data.unaccounted_scaling:
         yield Problem("data.unaccounted_scaling", True, _NOT_FITTED)
 
@@ -87,7 +88,7 @@ def _image_problems(data: ImageData) -> Iterator[Problem]:
                 yield Problem(f"data.{key}", getattr(data, key), "folders name owner and class; leave it out")
     else:
         if data.target is None:
-            yield Problem("data.target", ABSENT, "it is missing; name the column of data.index with the class")
+            yield Problem("data.target", ABSENT, "it is missing; name the column of data.index with the target")
         yield from _owner_problems(data)
         if data.held_out.path is not None and data.held_out.index is None:
             yield Problem("data.held_out.index", ABSENT, "it is missing; name the table of the held-out images")
@@ -96,7 +97,7 @@ def _image_problems(data: ImageData) -> Iterator[Problem]:
 def _feature_problems(data: TableData) -> Iterator[Problem]:
     for name, feature in data.features.items():
         key = f"data.features.{name}"
-        if name in (data.target, data.epsilon):
+        if name in (*data.target, data.epsilon):
             yield Problem(
                 key, ABSENT, "data.target or data.epsilon names this column, so it cannot be a feature; leave it out"
             )
@@ -139,9 +140,10 @@ def _stored_table_problems(data: TableData) -> Iterator[Problem]:
         yield Problem("data.unaccounted_scaling", True, _NOT_FITTED)
 
 
-def _array_problems(data: ArrayData) -> Iterator[Problem]:
+def _array_problems(study: StudySchema, data: ArrayData) -> Iterator[Problem]:
+    fitted = data.unaccounted_scaling and not _targets_open(study)
     if data.vocabulary_size is not None:
-        if data.range is not None or data.unaccounted_scaling:
+        if data.range is not None or fitted:
             yield Problem("data.vocabulary_size", data.vocabulary_size, "symbols are not scaled; leave the range out")
         return
     if data.range is None and not data.unaccounted_scaling:
@@ -151,8 +153,52 @@ def _array_problems(data: ArrayData) -> Iterator[Problem]:
             "data.unaccounted_scaling = true"
         )
         yield Problem("data.range", ABSENT, fix)
-    if data.range is not None and data.unaccounted_scaling:
+    if data.range is not None and fitted:
         yield Problem("data.unaccounted_scaling", True, "the range is declared; leave this out")
+
+
+def _targets_open(study: StudySchema) -> bool:
+    """Whether targets have to be scaled and no range is declared."""
+    return study.task.kind == "regression" and study.task.range is None
+
+
+def _task_problems(study: StudySchema) -> Iterator[Problem]:
+    task, data = study.task, study.data
+    columns = data.target or []
+    if len(set(columns)) < len(columns):
+        yield Problem("data.target", columns, "a column appears twice; give each once")
+    if task.kind == "classification" and len(columns) > 1:
+        fix = 'several columns are labels or numbers: set task.kind = "multi-label" or "regression", or name one column'
+        yield Problem("data.target", columns, fix)
+    if task.kind != "classification":
+        yield from _no_class_problems(study)
+    for key, value in (("range", task.range), ("loss", task.loss)):
+        if value is not None and task.kind != "regression":
+            yield Problem(f"task.{key}", value, 'it belongs to numbers: leave it out, or set task.kind = "regression"')
+    if _targets_open(study) and (isinstance(data, ImageData) or not data.unaccounted_scaling):
+        fix = (
+            "it is missing; declare the public range of the target, such as [0, 400], which costs no privacy ([-1, 1] "
+            "leaves targets of that range as they are)"
+        )
+        if not isinstance(data, ImageData):
+            fix += (
+                "; or fit it to the training data, which no budget accounts for, with data.unaccounted_scaling = true"
+            )
+        yield Problem("task.range", ABSENT, fix)
+    known = len(columns) if not isinstance(data, ArrayData) else None
+    if task.range is not None and known is not None and len(task.range) not in (1, known):
+        yield Problem("task.range", task.range, "give one range for all of data.target, or one for each")
+
+
+def _no_class_problems(study: StudySchema) -> Iterator[Problem]:
+    """What only classes have."""
+    kind, data = study.task.kind, study.data
+    if isinstance(data, ImageData) and data.index is None:
+        yield Problem("task.kind", kind, "folders name classes; list the images and their targets in data.index")
+    if data.classes is not None:
+        yield Problem("data.classes", data.classes, f'task.kind = "{kind}" has no classes; leave it out')
+    if study.evaluation.balanced:
+        yield Problem("evaluation.balanced", True, f'task.kind = "{kind}" has no classes to balance; leave it out')
 
 
 def _budget_problems(study: StudySchema) -> Iterator[Problem]:

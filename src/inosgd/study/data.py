@@ -7,15 +7,14 @@ that are held out are not protected: they are never trained on, but what is repo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from inosgd._arrays import BoolArray, IntArray, RowArray, pieces
-from inosgd.analysis.task import Task, classification
+from inosgd._arrays import BoolArray, IntArray, pieces
+from inosgd.analysis.task import Task
 from inosgd.data.tables import closest
 from inosgd.errors import InvalidArgumentError
 from inosgd.owners import Budget, Owners
@@ -26,11 +25,19 @@ from inosgd.study.labels import Names
 from inosgd.study.opening import open_source, open_source_at
 from inosgd.study.reading import StudyFile
 from inosgd.study.sources import Progress, Source, label_error
-from inosgd.study.study import PUBLIC_RANGES, Groups, HeldOutExamples, LabelledExamples, StudyData, only_rows
+from inosgd.study.study import (
+    FITTED_SCALING,
+    PUBLIC_RANGES,
+    Groups,
+    HeldOutExamples,
+    LabelledExamples,
+    StudyData,
+    only_rows,
+    usable,
+)
+from inosgd.study.tasks import NEW_CLASS, NOT_DECLARED, ONLY_HELD_OUT, fits_targets, targets_of, task_of
 
 DEFAULT_FRACTION = 0.2
-MOST_CLASSES = 100
-FITTED_SCALING = "fitted to the training data, not accounted for"
 
 
 def load_data(study: StudyFile, progress: Progress | None = None, *, seed: int = 0) -> StudyData:
@@ -46,17 +53,17 @@ def load_data(study: StudyFile, progress: Progress | None = None, *, seed: int =
         training, held_out = np.arange(len(source.labels.targets)), np.arange(len(judged.labels.targets))
     else:
         training, held_out = _split(study, source, seed)
-    classes = _classes(study, source, training)
-    targets = _class_numbers(source, training, classes, _NOT_DECLARED)
-    judged_targets = _class_numbers(judged, held_out, classes, _ONLY_HELD_OUT)
+    task = task_of(study.schema, source, training)
+    targets = targets_of(source, training, task, NOT_DECLARED)
+    judged_targets = targets_of(judged, held_out, task, ONLY_HELD_OUT)
     owners, groups = _owners(study, source, training, judged, held_out, budgets)
     encoding = source.encoding(training)
     inputs = source.encode(encoding)
     judged_inputs = inputs if judged is source else judged.encode(encoding)
-    examples = LabelledExamples(_rows(inputs, training), torch.from_numpy(targets))
-    kept = HeldOutExamples(_rows(judged_inputs, held_out), torch.from_numpy(judged_targets).long(), groups)
-    task = classification(classes, balanced=study.schema.evaluation.balanced)
-    return _study_data(owners, examples, kept, encoding, task)
+    examples = LabelledExamples(_rows(inputs, training), targets)
+    kept = LabelledExamples(_rows(judged_inputs, held_out), judged_targets)
+    fitted = encoding.fitted or fits_targets(study.schema)
+    return _study_data(owners, examples, kept, groups, encoding, task, FITTED_SCALING if fitted else PUBLIC_RANGES)
 
 
 def joined_data(study: StudyFile, data: StudyData, path: Path, budgets: dict[str, Budget]) -> StudyData:
@@ -70,29 +77,35 @@ def joined_data(study: StudyFile, data: StudyData, path: Path, budgets: dict[str
     training, held_out = np.flatnonzero(~chosen), np.flatnonzero(chosen)
     if not len(training):
         raise InvalidArgumentError(f"{source.path}: no row is left to train on; give more rows")
-    targets = _class_numbers(source, training, data.task.names, _NEW_CLASS)
-    judged_targets = _class_numbers(source, held_out, data.task.names, _NEW_CLASS)
+    targets = targets_of(source, training, data.task, NEW_CLASS)
+    judged_targets = targets_of(source, held_out, data.task, NEW_CLASS)
     owners, groups = _owners(study, source, training, source, held_out, budgets)
     encoding = encoding_of(data)
     inputs = source.encode(encoding)
-    examples = LabelledExamples(_rows(inputs, training), torch.from_numpy(targets))
-    kept = HeldOutExamples(_rows(inputs, held_out), torch.from_numpy(judged_targets).long(), groups)
-    return _study_data(owners, examples, kept, encoding, data.task)
+    examples = LabelledExamples(_rows(inputs, training), targets)
+    kept = LabelledExamples(_rows(inputs, held_out), judged_targets)
+    return _study_data(owners, examples, kept, groups, encoding, data.task, data.scaling)
 
 
 def _study_data(
-    owners: Owners, examples: LabelledExamples, judged: HeldOutExamples, encoding: Encoding, task: Task
+    owners: Owners,
+    examples: LabelledExamples,
+    judged: LabelledExamples,
+    groups: IntArray,
+    encoding: Encoding,
+    task: Task,
+    scaling: str,
 ) -> StudyData:
     """Groups are owners, whose kinds of data are all that a study file tells apart."""
     return StudyData(
         owners,
         examples,
-        judged if len(judged) else None,
+        HeldOutExamples(judged.inputs, usable(judged.targets), groups) if len(judged) else None,
         task,
         Groups.of_owners(owners.table),
         owners.assignment,
         encoding,
-        FITTED_SCALING if encoding.fitted else PUBLIC_RANGES,
+        scaling,
     )
 
 
@@ -139,47 +152,6 @@ def _split(study: StudyFile, source: Source, seed: int) -> tuple[IntArray, IntAr
 
 def _rows(inputs: Any, rows: IntArray) -> Any:
     return only_rows(inputs, torch.from_numpy(rows))
-
-
-def _classes(study: StudyFile, source: Source, training: IntArray) -> tuple[str, ...]:
-    declared = study.schema.data.classes
-    if declared is not None:
-        return tuple(declared)
-    labels = source.labels
-    found = sorted(labels.targets.of(training), key=_natural)
-    if len(found) < 2:
-        raise InvalidArgumentError(
-            f"{source.path}: {labels.targets_from}: all training examples are of the class {found[0]!r}; a model needs "
-            "at least two classes, so correct data.target or add examples"
-        )
-    if len(found) > max(MOST_CLASSES, len(training) // 2):
-        raise InvalidArgumentError(
-            f"{source.path}: {labels.targets_from} has {len(found)} different values in {len(training)} examples; name "
-            "classes in data.target, or declare data.classes"
-        )
-    return tuple(found)
-
-
-def _natural(text: str) -> tuple[int, float, str]:
-    """Whole numbers by size, then the rest by letter."""
-    return (0, float(text), "") if text.lstrip("-").isdecimal() and len(text) < 16 else (1, 0.0, text)
-
-
-_NOT_DECLARED = "is none of data.classes; correct it, or add it to data.classes"
-_NEW_CLASS = "is none of the model's classes; leave the row out, or train anew"
-_ONLY_HELD_OUT = (
-    "is a class that only held-out examples have, so no model can learn it; choose another data.held_out.seed, add "
-    "training examples, or leave the class out"
-)
-
-
-def _class_numbers(source: Source, rows: IntArray, classes: Sequence[str], problem: str) -> RowArray:
-    labels = source.labels
-    codes = labels.targets.among(classes, rows)
-    if (codes < 0).any():
-        row = int(rows[int(np.argmax(codes < 0))])
-        raise label_error(source, labels.targets_from, labels.targets[row], row, problem)
-    return codes
 
 
 def _owners(

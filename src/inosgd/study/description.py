@@ -30,8 +30,8 @@ NOT_COVERED = (
 )
 CLASSES_FROM_DATA = "The set of classes: it was read off the training data and is treated as public."
 FITTED = (
-    "UNACCOUNTED SCALING: ranges or categories of the inputs were fitted to the training data. They are part of this "
-    "model and depend on single examples, which no budget accounts for."
+    "UNACCOUNTED SCALING: ranges or categories of inputs or targets were fitted to the training data. They are part of "
+    "this model and depend on single examples, which no budget accounts for."
 )
 SEEDED = (
     "SEEDED RUN: any party that knows the seed can remove the noise and with it every promise above. Train without a "
@@ -57,7 +57,7 @@ def describe(
         "task": data.task.to_json(),
         "classes_declared": _classes_declared(study),
         "inputs": None if data.encoding is None else data.encoding.to_json(),
-        "unaccounted_scaling": _fitted(data),
+        "unaccounted_scaling": data.fitted,
         "privacy": _privacy(study, data, table, spent, steps),
         "evaluation": None if evaluation is None else _evaluation(study, data, evaluation),
         "findings": [finding.to_json() for finding in findings],
@@ -66,7 +66,7 @@ def describe(
 
 def warnings_of(study: Study, data: StudyData) -> list[str]:
     """What every report must say: what is unaccounted, and what voids the promise."""
-    return [*([FITTED] if _fitted(data) else []), *([] if study.config.seed is None else [SEEDED])]
+    return [*([FITTED] if data.fitted else []), *([] if study.config.seed is None else [SEEDED])]
 
 
 def not_covered(study: Study, data: StudyData) -> list[str]:
@@ -75,12 +75,11 @@ def not_covered(study: Study, data: StudyData) -> list[str]:
     return [*warnings_of(study, data), *NOT_COVERED, *classes]
 
 
-def _fitted(data: StudyData) -> bool:
-    return data.encoding is not None and data.encoding.fitted
-
-
 def _classes_declared(study: Study) -> bool:
-    return study.file is None or study.file.schema.data.classes is not None
+    """Whether no class was read off the data; labels and targets are columns that the study file names."""
+    if study.file is None or study.file.schema.task.kind != "classification":
+        return True
+    return study.file.schema.data.classes is not None
 
 
 def _architecture(study: Study, data: StudyData) -> dict[str, Any]:
@@ -93,7 +92,7 @@ def _architecture(study: Study, data: StudyData) -> dict[str, Any]:
         "arguments": section.arguments,
         "inputs": data.encoding.shape,
         "symbols": data.encoding.symbols,
-        "classes": data.task.outputs,
+        "outputs": data.task.outputs,
         "seed": section.seed,
     }
 

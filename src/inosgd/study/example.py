@@ -1,16 +1,19 @@
-"""The example that ``inosgd new`` writes: a commented study of breast-cancer data, which runs as it is."""
+"""The examples that ``inosgd new`` writes: commented studies of small medical tables, which run as they are."""
 
 from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import numpy as np
-from sklearn.datasets import load_breast_cancer
+from sklearn.datasets import load_breast_cancer, load_diabetes
 
+from inosgd._arrays import BoolArray, FloatArray
 from inosgd.planning import Fairness
 
-RANGES = {
+BREAST_CANCER = {
     "mean radius": (5, 30),
     "mean texture": (5, 40),
     "mean perimeter": (40, 200),
@@ -24,20 +27,61 @@ RANGES = {
 }
 """What is generally known about such measurements, wider than the data."""
 
+DIABETES = {
+    "age": (0, 120),
+    "sex": (1, 2),
+    "body mass index": (10, 60),
+    "blood pressure": (40, 200),
+    "cholesterol": (50, 400),
+    "ldl": (0, 300),
+    "hdl": (0, 150),
+    "cholesterol by hdl": (0, 15),
+    "log triglycerides": (2, 8),
+    "glucose": (40, 250),
+}
+
 OWNERS = ("hospital_a", "hospital_b", "clinic")
-SHARES = {"malignant": (0.6, 0.3, 0.1), "benign": (0.1, 0.3, 0.6)}
-"""Who holds which part of each class: the strictest hospital has most of the malignant cases."""
+SHARES = ((0.6, 0.3, 0.1), (0.1, 0.3, 0.6))
+"""Who holds which part of the severe cases and of the others: the strictest hospital has most of the severe ones."""
 
 
-def example_study(data_name: str) -> str:
-    """The text of the example, which reads its data from the file ``data_name``."""
-    features = "\n".join(f'"{name}" = [{low:g}, {high:g}]' for name, (low, high) in RANGES.items())
-    knobs = Fairness()
+@dataclass(frozen=True, eq=False)
+class Cases:
+    """Measurements, one row for each case, what is predicted of each, and which of them are severe."""
+
+    measured: FloatArray
+    targets: list[str]
+    severe: BoolArray
+
+
+@dataclass(frozen=True)
+class Example:
+    """A table, and what the study file says of it.
+
+    Attributes:
+        data: What the data are called.
+        ranges: The public range of each measurement.
+        target: The column that is predicted.
+        cases: Reads the data.
+        parts: What stands in the study file where its text has marks.
+    """
+
+    data: str
+    ranges: Mapping[str, tuple[float, float]]
+    target: str
+    cases: Callable[[], Cases]
+    parts: Mapping[str, str]
+
+
+def example_study(data_name: str, task: str = "classification") -> str:
+    """The text of the example for a kind of task, which reads its data from the file ``data_name``."""
+    example, knobs = EXAMPLES[task], Fairness()
     parts = {
         "@DATA@": data_name,
-        "@FEATURES@": features,
+        "@FEATURES@": "\n".join(f'"{name}" = [{low:g}, {high:g}]' for name, (low, high) in example.ranges.items()),
         "@EXPONENT@": f"{knobs.exponent:g}",
         "@MAX_RATIO@": f"{knobs.max_ratio:g}",
+        **example.parts,
     }
     text = _TEXT
     for mark, part in parts.items():
@@ -45,29 +89,82 @@ def example_study(data_name: str) -> str:
     return text
 
 
-def example_data() -> str:
-    """A CSV table of 569 cases: ten measurements, the diagnosis, and an owner for each case."""
-    bunch = load_breast_cancer()
-    diagnoses = bunch.target_names[bunch.target]
-    columns = [list(bunch.feature_names).index(name) for name in RANGES]
-    owners = _owners(diagnoses)
-    out = io.StringIO()
+def example_data(task: str = "classification") -> str:
+    """A CSV table: ten measurements of each case, what is predicted of it, and its owner."""
+    example = EXAMPLES[task]
+    cases, out = example.cases(), io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([*RANGES, "diagnosis", "owner"])
-    for row, diagnosis, owner in zip(bunch.data, diagnoses, owners, strict=True):
-        writer.writerow([*(f"{row[column]:g}" for column in columns), diagnosis, owner])
+    writer.writerow([*example.ranges, example.target, "owner"])
+    for row, target, owner in zip(cases.measured, cases.targets, _owners(cases.severe), strict=True):
+        writer.writerow([*(f"{value:g}" for value in row), target, owner])
     return out.getvalue()
 
 
-def _owners(diagnoses: np.ndarray[tuple[int, ...], np.dtype[np.str_]]) -> list[str]:
-    """Each class is dealt out in its shares by a fixed seed."""
-    owners = np.empty(len(diagnoses), dtype=object)
+def _breast_cancer() -> Cases:
+    bunch = load_breast_cancer()
+    columns = [list(bunch.feature_names).index(name) for name in BREAST_CANCER]
+    return Cases(bunch.data[:, columns], bunch.target_names[bunch.target].tolist(), bunch.target == 0)
+
+
+def _diabetes() -> Cases:
+    bunch = load_diabetes(scaled=False)
+    return Cases(bunch.data, [f"{value:g}" for value in bunch.target], bunch.target > np.median(bunch.target))
+
+
+def _owners(severe: BoolArray) -> list[str]:
+    """Severe cases, then the others, are dealt out in their shares by a fixed seed."""
+    owners = np.empty(len(severe), dtype=object)
     rng = np.random.default_rng(0)
-    for diagnosis, shares in SHARES.items():
-        rows = np.flatnonzero(diagnoses == diagnosis)
-        owners[rows] = rng.choice(np.array(OWNERS, dtype=object), size=len(rows), p=shares)
+    for chosen, shares in zip((severe, ~severe), SHARES, strict=True):
+        owners[chosen] = rng.choice(np.array(OWNERS, dtype=object), size=int(chosen.sum()), p=shares)
     return list(owners)
 
+
+EXAMPLES = {
+    "classification": Example(
+        "569 rows of scikit-learn's breast-cancer data",
+        BREAST_CANCER,
+        "diagnosis",
+        _breast_cancer,
+        {
+            "@TARGET@": """\
+target = "diagnosis"              # the column with the class; or a list of columns, see [task]""",
+            "@CLASSES@": """
+classes = ["benign", "malignant"] # without this, the classes found in the training rows are used, and become public""",
+            "@TASK@": """\
+[task]
+kind = "classification"           # or "multi-label", any of several columns of yes and no, or "regression", numbers
+# range = [0, 400]                # of the numbers of a regression, by what is publicly known""",
+            "@TRAINING@": """\
+clipping_threshold = 0.1
+optimizer = "sgd"                 # "sgd", "adam", "adamw", "rmsprop", "adagrad"
+learning_rate = 10.0""",
+            "@EVALUATION@": "per_class = true\n",
+        },
+    ),
+    "regression": Example(
+        "442 rows of scikit-learn's diabetes data",
+        DIABETES,
+        "progression",
+        _diabetes,
+        {
+            "@TARGET@": """\
+target = "progression"            # the column with the number; or a list of columns""",
+            "@CLASSES@": "",
+            "@TASK@": """\
+[task]
+kind = "regression"               # or "classification", or "multi-label", any of several columns of yes and no
+range = [0, 400]                  # of the numbers, by what is publicly known; several targets may have one each
+loss = "squared error"            # or "huber", which is bounded in what a single error pulls""",
+            "@TRAINING@": """\
+clipping_threshold = 0.5
+optimizer = "sgd"                 # "sgd", "adam", "adamw", "rmsprop", "adagrad"
+learning_rate = 0.5""",
+            "@EVALUATION@": "",
+        },
+    ),
+}
+"""By kind of task."""
 
 _TEXT = """\
 # A study: data, what every owner allows, a model, and how it is trained.
@@ -81,16 +178,15 @@ _TEXT = """\
 [data]
 kind = "table"                    # "table" (CSV, TSV, Parquet), "images" (a folder), "npz" (NumPy arrays)
 path = "@DATA@"                   # or a list of files with the same columns
-target = "diagnosis"              # the column with the class
+@TARGET@
 owner = "owner"                   # the column that says whose row it is; or, instead,
-# epsilon = "epsilon"             # a column with a budget for each single row
-classes = ["benign", "malignant"] # without this, the classes found in the training rows are used, and become public
+# epsilon = "epsilon"             # a column with a budget for each single row@CLASSES@
 outside_range = "refuse"          # a value outside its range is an error; "clamp" brings it to the end of the range
 # unaccounted_scaling = true      # allows features without a range, fitted to the data: no budget accounts for that
 # delimiter = ";"
 # decimal = ","                   # what separates decimals; thousands = "." for 1.234,5
 # missing = ["NA", "?"]           # texts that stand for a missing value beside empty cells; by default the usual ones
-# drop_missing = ["diagnosis"]    # leave out rows without a value in these columns, also the owner's; else an error
+# drop_missing = ["owner"]        # leave out rows without a value in these columns, also targets; else an error
 # ignore = ["patient_id"]         # columns that are not used; others that are not used are reported
 
 [data.held_out]                   # rows that the model is judged by and never trained on
@@ -105,6 +201,8 @@ seed = 0
 # age = { range = [0, 120], missing = 60 }                  # what stands for a missing value; public, so it is free
 # ward = { categories = ["a", "b"], missing = "indicator" } # or an input that says that the value is missing
 # note = { text = "words", max_length = 80 }     # text, read alone, for the model "lstm"
+
+@TASK@
 
 [budgets]                         # what each owner allows for each of its rows
 delta = 1e-5                      # well below 1 / rows
@@ -125,15 +223,12 @@ method = "ino-sgd-fair"           # "dp-sgd", "idp-sgd", "ino-sgd", "ino-sgd-fai
 accountant = "pld"                # or "rdp"
 steps = 200                       # or leave it out and give a noise_scale: as many steps as the budgets allow
 expected_batch_size = 64
-clipping_threshold = 0.1
-optimizer = "sgd"                 # "sgd", "adam", "adamw", "rmsprop", "adagrad"
-learning_rate = 10.0
+@TRAINING@
 # tail = { shape = "beta", a = 1.0, b = 1.0, share = 0.5 }
 # fairness = { exponent = @EXPONENT@, max_ratio = @MAX_RATIO@ }
 # seed = 0                        # repeatable, and therefore not private: for trying things out
 
 [evaluation]                      # of held-out rows
-per_class = true
-# every = 50                      # by default with every checkpoint, into metrics.jsonl
+@EVALUATION@# every = 50                      # by default with every checkpoint, into metrics.jsonl
 # owners_in_card = true           # list every owner's budget in the model's card
 """

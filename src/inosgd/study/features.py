@@ -143,11 +143,7 @@ class BooleanFeature:
 
     def values(self, table: Table, name: str) -> FloatArray:
         """1 for true, -1 for false."""
-        codes = codes_of([text.lower() for text in table.texts(name)], (*TRUE, *FALSE))
-        if (codes < 0).any():
-            fix = "write true or false, yes or no, 1 or 0, or declare the column's categories"
-            raise table.cell_error(name, int(np.argmax(codes < 0)), f"is neither true nor false; {fix}")
-        return np.where(codes < len(TRUE), 1.0, -1.0)
+        return np.where(truths(table, name, ", or declare the column's categories"), 1.0, -1.0)
 
     def rows(self, values: FloatArray) -> npt.NDArray[np.float32]:
         """The inputs for ``values``."""
@@ -319,6 +315,15 @@ def fit(feature: UnfittedFeature, table: Table, name: str) -> Feature:
         return NumericFeature(Range.fitted(values), feature.missing, fitted=True)
     categories = sorted({*present.texts(name), *map(str, more)})
     return CategoricalFeature(tuple(categories), None if feature.missing is None else str(feature.missing), fitted=True)
+
+
+def truths(table: Table, name: str, other_fix: str = "") -> BoolArray:
+    """Which rows of a column of true and false are true."""
+    codes = codes_of([text.lower() for text in table.texts(name)], (*TRUE, *FALSE))
+    if (codes < 0).any():
+        fix = f"write true or false, yes or no, 1 or 0{other_fix}"
+        raise table.cell_error(name, int(np.argmax(codes < 0)), f"is neither true nor false; {fix}")
+    return codes < len(TRUE)
 
 
 def codes_of(texts: Texts | Sequence[str], names: Sequence[str]) -> IntArray:

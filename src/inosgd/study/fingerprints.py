@@ -14,7 +14,7 @@ from inosgd.data.tables import DELIMITERS
 from inosgd.errors import InvalidArgumentError
 from inosgd.runs.keyed import keyed_digest
 from inosgd.study.reading import StudyFile
-from inosgd.study.schema import ImageData, MappedData
+from inosgd.study.schema import ImageData, MappedData, label_names
 from inosgd.study.study import Study, StudyData
 
 
@@ -34,8 +34,7 @@ def study_fingerprints(study: StudyFile) -> dict[str, str]:
     data = study.schema.data
     names = [*([data.path] if isinstance(data.path, str) else data.path), *(data.held_out.path or [])]
     if isinstance(data, MappedData):
-        arrays = [name for name in (data.inputs, data.target, data.owner, data.epsilon) if name is not None]
-        names = [f"{folder}/{array}.npy" for folder in names for array in arrays]
+        names = [f"{folder}/{array}.npy" for folder in names for array in (data.inputs, *label_names(data))]
     if isinstance(data, ImageData):
         names += [index for index in (data.index, data.held_out.index) if index is not None]
     if study.schema.budgets.file is not None:

@@ -88,7 +88,7 @@ def file_model(file: StudyFile, allowed_factory: str | None, data: StudyData, se
             section.arguments,
             inputs=encoding.shape,
             symbols=encoding.symbols,
-            classes=data.task.outputs,
+            outputs=data.task.outputs,
             seed=section.seed + seed,
             allowed_factory=allowed_factory,
             folder=file.folder,

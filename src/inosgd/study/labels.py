@@ -1,6 +1,7 @@
 """Labels: what each row of a study's data is, and whose.
 
-Names repeat, a few of them for many rows. They are kept once, with a small number for each row.
+Names repeat, a few of them for many rows. They are kept once, with a small number for each row. Targets are names of
+classes, or numbers.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from inosgd._arrays import FloatArray, IntArray, RowArray
-from inosgd.data.tables import Texts
+from inosgd.data.tables import Table, Texts
+from inosgd.study.schema import ImageData, TableData
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -40,11 +42,22 @@ class Names:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class Numbers:
+    """Numbers of each row, shape (rows, len(names)): 0 and 1 for labels, else in units of their own. Sensitive."""
+
+    values: FloatArray
+    names: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Labels:
     """What each row is and whose it is.
 
     Attributes:
-        targets: The class of each row.
+        targets: The class of each row, or its labels or numbers.
         targets_from: Where that was read, for messages.
         owners: The owner of each row.
         owners_from: Where that was read, for messages.
@@ -53,7 +66,7 @@ class Labels:
             on the place of a row depends on this one, so that a row that is left out moves no other.
     """
 
-    targets: Names
+    targets: Names | Numbers
     targets_from: str
     owners: Names | None
     owners_from: str
@@ -63,6 +76,20 @@ class Labels:
     def position(self, row: int) -> int:
         """Where in the file ``row`` stands, counted from 0."""
         return row if self.rows is None else int(self.rows[row])
+
+
+def label_texts(data: TableData | ImageData, table: Table, column: str, known: Sequence[str] = ()) -> Texts:
+    """The names in a column of classes or owners; those that are ``known`` are never missing."""
+    refuse_missing_label(data, table, column, known)
+    return table.texts(column, known)
+
+
+def refuse_missing_label(data: TableData | ImageData, table: Table, column: str, known: Sequence[str] = ()) -> None:
+    """Raise for the first row without a value in the column."""
+    fix = "fill it in, or leave the row out"
+    if isinstance(data, TableData):
+        fix += f' (all such rows: data.drop_missing = ["{column}"]); if this is a name, keep it out of data.missing'
+    table.refuse_missing(column, known, fix)
 
 
 def named(texts: Texts) -> Names:

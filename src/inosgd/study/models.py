@@ -1,8 +1,9 @@
 """Models of a study file: three built-in ones, or a factory of the user's own.
 
-A factory is called as ``factory(inputs, classes, seed=..., **arguments)`` with the shape of one example and the number
-of classes, and returns an ``nn.Module``. Where a column of text stands beside others, ``inputs`` is a dictionary of
-shapes, such as ``{"numbers": (4,), "note": (80,)}``, and the model is called with a dictionary of tensors.
+A factory is called as ``factory(inputs, outputs, seed=..., **arguments)`` with the shape of one example and the number
+of outputs, one for each class, label or target, and returns an ``nn.Module``. Where a column of text stands beside
+others, ``inputs`` is a dictionary of shapes, such as ``{"numbers": (4,), "note": (80,)}``, and the model is called with
+a dictionary of tensors.
 
 What is safe: importing a module runs it. A study file may come from somebody else, so a factory that it names is
 imported only if the person who starts the program names the same factory on the command line. There is no key in the
@@ -29,7 +30,7 @@ from inosgd.models.general import cnn, lstm, mlp
 from inosgd.study.inputs import as_shape
 
 BUILT_IN: dict[str, Callable[..., nn.Module]] = {"mlp": mlp, "cnn": cnn, "lstm": lstm}
-DECIDED_BY_THE_DATA = {"inputs", "channels", "height", "width", "symbols", "classes", "padding", "seed"}
+DECIDED_BY_THE_DATA = {"inputs", "channels", "height", "width", "symbols", "outputs", "padding", "seed"}
 OWN_MODEL = "text beside other columns is read by a model of your own, package.module:factory; or leave one of them out"
 FACTORY = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
@@ -45,7 +46,7 @@ def build_model(
     *,
     inputs: Sequence[int] | Mapping[str, Sequence[int]],
     symbols: int | None,
-    classes: int,
+    outputs: int,
     seed: int,
     allowed_factory: str | None = None,
     folder: Path | None = None,
@@ -57,33 +58,33 @@ def build_model(
         arguments: What the model is called with besides what the data decide.
         inputs: The shape of one example; or of its parts by name, if text stands beside other columns.
         symbols: How many symbols sequences are made of; None if examples are numbers.
-        classes: How many classes there are.
+        outputs: How many classes, labels or targets there are.
         seed: Where the initial weights come from.
         allowed_factory: The one factory that may be imported.
         folder: Where a factory is looked for besides the installed packages.
     """
     if name not in BUILT_IN:
         factory = _factory(name, allowed_factory, folder)
-        return _checked(name, factory(as_shape(inputs), classes, seed=seed, **arguments))
+        return _checked(name, factory(as_shape(inputs), outputs, seed=seed, **arguments))
     if isinstance(inputs, Mapping):
         raise InvalidArgumentError(f'"{name}" reads one tensor, and examples have {len(inputs)} parts: {OWN_MODEL}')
     given = dict(arguments)
     if name == "lstm":
         if symbols is None:
             raise InvalidArgumentError('"lstm" reads symbols: give a text column, or choose "mlp" or "cnn"')
-        return lstm(symbols, classes, padding=0, seed=seed, **given)
+        return lstm(symbols, outputs, padding=0, seed=seed, **given)
     if symbols is not None:
         raise InvalidArgumentError(f'"{name}" reads numbers and the data are symbols: choose "lstm"')
     if name == "mlp":
-        flat = mlp(math.prod(inputs), classes, seed=seed, **given)
+        flat = mlp(math.prod(inputs), outputs, seed=seed, **given)
         return flat if len(inputs) == 1 else nn.Sequential(nn.Flatten(), *flat)
     if len(inputs) == 2:
         height, width = inputs
-        return nn.Sequential(nn.Unflatten(1, (1, height)), *cnn(1, height, width, classes, seed=seed, **given))
+        return nn.Sequential(nn.Unflatten(1, (1, height)), *cnn(1, height, width, outputs, seed=seed, **given))
     if len(inputs) != 3:
         raise InvalidArgumentError(f'"cnn" reads images and examples have shape {tuple(inputs)}: choose "mlp"')
     channels, height, width = inputs
-    return cnn(channels, height, width, classes, seed=seed, **given)
+    return cnn(channels, height, width, outputs, seed=seed, **given)
 
 
 def _factory(name: str, allowed: str | None, folder: Path | None) -> Callable[..., Any]:

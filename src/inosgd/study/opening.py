@@ -40,11 +40,11 @@ def open_source_at(study: StudyFile, path: Path) -> Source:
 
 def _table(study: StudyFile, data: TableData, names: Sequence[str]) -> Source:
     if data.on_disk:
-        return open_stored_table(data, [study.locate(name) for name in names])
+        return open_stored_table(study.schema, data, [study.locate(name) for name in names])
     return open_table(study, data, names)
 
 
 def _arrays(study: StudyFile, data: ArrayData, name: str) -> Source:
     if isinstance(data, MappedData):
-        return open_stored_arrays(data, study.locate(name))
+        return open_stored_arrays(study.schema, data, study.locate(name))
     return open_arrays(study, data, name)

@@ -66,7 +66,7 @@ def _model(folder: Path, description: Mapping[str, Any], allowed_factory: str | 
             architecture["arguments"],
             inputs=architecture["inputs"],
             symbols=architecture["symbols"],
-            classes=architecture["classes"],
+            outputs=architecture["outputs"],
             seed=architecture["seed"],
             allowed_factory=allowed_factory,
             folder=Path.cwd(),

@@ -35,8 +35,23 @@ def _paths(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
+def _ranges(value: Any) -> tuple[tuple[float, float], ...]:
+    several = isinstance(value, list) and value and all(isinstance(entry, list) for entry in value)
+    try:
+        return tuple(_range(entry) for entry in (value if several else [value]))
+    except ValueError as error:
+        raise ValueError(f"{error}; for several targets one range for all, or a list with one for each") from None
+
+
+def _columns(value: Any) -> Any:
+    if not isinstance(value, str | list):
+        raise ValueError('give text, in quotes: "...", or a list of such texts')
+    return [value] if isinstance(value, str) else value
+
+
 FeatureValue = Annotated[Any, BeforeValidator(_feature)]
 RangeValue = Annotated[Any, BeforeValidator(_range)]
+Columns = Annotated[list[Text], Field(min_length=1), BeforeValidator(_columns)]
 
 
 class _Section(BaseModel):
@@ -56,6 +71,7 @@ class HeldOut(_Section):
 
 class _Data(_Section):
     classes: Annotated[list[Text], Field(min_length=2)] | None = None
+    outside_range: Literal["refuse", "clamp"] = "refuse"
     held_out: HeldOut = HeldOut()
 
 
@@ -76,12 +92,11 @@ class TableData(_Data):
     missing: list[Annotated[str, StringConstraints(strip_whitespace=True)]] = list(USUAL_MISSING)
     drop_missing: list[Text] = []
     ignore: list[Text] = []
-    target: Text
+    target: Columns
     owner: Text | None = None
     epsilon: Text | None = None
     features: Annotated[dict[str, FeatureValue], Field(min_length=1)]
     unaccounted_scaling: bool = False
-    outside_range: Literal["refuse", "clamp"] = "refuse"
 
 
 def notation_of(data: TableData) -> Notation:
@@ -91,9 +106,14 @@ def notation_of(data: TableData) -> Notation:
 
 def used_columns(data: TableData) -> dict[str, str]:
     """Each column that is read, and the key that asks for it."""
-    keys = {key: getattr(data, key) for key in ("target", "owner", "epsilon")}
-    labels = {column: f"data.{key}" for key, column in keys.items() if column is not None}
-    return {name: f"data.features.{name}" for name in data.features} | labels
+    return {name: f"data.features.{name}" for name in data.features} | label_names(data)
+
+
+def label_names(data: TableData | ImageData | ArrayData) -> dict[str, str]:
+    """Each column or array that says what a row is or whose, and the key that asks for it."""
+    single = {"owner": data.owner, "epsilon": data.epsilon}
+    named = {name: f"data.{key}" for key, name in single.items() if name is not None}
+    return dict.fromkeys(data.target or (), "data.target") | named
 
 
 class ImageData(_Data):
@@ -104,7 +124,7 @@ class ImageData(_Data):
     layout: Literal["owner/class", "class/owner"] | None = None
     index: Text | None = None
     file: Text = "file"
-    target: Text | None = None
+    target: Columns | None = None
     owner: Text | None = None
     epsilon: Text | None = None
     size: Annotated[list[Annotated[int, Field(ge=1, le=10_000)]], Field(min_length=2, max_length=2)]
@@ -118,13 +138,12 @@ class ArrayData(_Data):
     kind: Literal["npz", "npy"]
     path: Text
     inputs: Text = "inputs"
-    target: Text = "targets"
+    target: Columns = ["targets"]
     owner: Text | None = None
     epsilon: Text | None = None
     range: RangeValue | None = None
     vocabulary_size: Annotated[int, Field(ge=2, le=10_000_000)] | None = None
     unaccounted_scaling: bool = False
-    outside_range: Literal["refuse", "clamp"] = "refuse"
 
 
 class NpzData(ArrayData):
@@ -137,6 +156,19 @@ class MappedData(ArrayData):
     """Arrays of ``.npy`` files in one folder, which stay on disk: every batch is read from there."""
 
     kind: Literal["npy"]
+
+
+class TaskSection(_Section):
+    """What is predicted: one of several classes, any of several labels, or numbers.
+
+    ``range`` is the public range of numbers, one for all targets or one for each. It is always there, or fitted to the
+    training data, which is unaccounted: gradients of targets far from 0 would be clipped to nothing but noise. Targets
+    that are of order one already are trained on as they are with [-1, 1].
+    """
+
+    kind: Literal["classification", "multi-label", "regression"] = "classification"
+    range: Annotated[Any, BeforeValidator(_ranges)] | None = None
+    loss: Literal["squared error", "huber"] | None = None
 
 
 class OwnerBudget(_Section):
@@ -219,6 +251,7 @@ class StudySchema(_Section):
     """A whole study file."""
 
     data: Annotated[TableData | ImageData | NpzData | MappedData, Field(discriminator="kind")]
+    task: TaskSection = TaskSection()
     budgets: Budgets
     model: ModelSection
     training: TrainingSection

@@ -20,9 +20,10 @@ from inosgd.study.budgets import row_epsilons
 from inosgd.study.encoding import ArrayEncoding, Encoding, ImageEncoding, TableEncoding
 from inosgd.study.features import DateFeature, Declared, NumericFeature, UnfittedFeature, fit, outside
 from inosgd.study.inputs import NamedInputs
-from inosgd.study.labels import Labels, named
+from inosgd.study.labels import Labels, label_texts, named
 from inosgd.study.reading import StudyFile
-from inosgd.study.schema import ArrayData, ImageData, TableData, notation_of, used_columns
+from inosgd.study.schema import ArrayData, ImageData, StudySchema, TableData, label_names, notation_of, used_columns
+from inosgd.study.targets import array_targets, origin, outside_problem, table_targets
 
 Progress = Callable[[Sequence[Path], str], Iterable[Path]]
 """Shows how far the reading of many files has come: the same files, one after the other."""
@@ -146,7 +147,7 @@ def open_table(study: StudyFile, data: TableData, names: Sequence[str]) -> Table
     if not len(table):
         raise no_row_left(data, str(table.path))
     refuse_outside(data, table)
-    return TableSource(str(table.path), _labels(data, table), table, data.features)
+    return TableSource(str(table.path), _labels(study.schema, data, table), table, data.features)
 
 
 def unused_columns(study: StudyFile) -> list[str]:
@@ -179,34 +180,18 @@ def no_row_left(data: TableData, path: str) -> InvalidArgumentError:
     )
 
 
-def label_texts(data: TableData | ImageData, table: Table, key: str) -> Texts:
-    """The names in the column that ``data.target`` or ``data.owner`` names; declared classes are never missing."""
-    column = getattr(data, key)
-    known = (data.classes or ()) if key == "target" else ()
-    fix = "fill it in, or leave the row out"
-    if isinstance(data, TableData):
-        fix += f' (all such rows: data.drop_missing = ["{column}"]); if this is a name, keep it out of data.missing'
-    table.refuse_missing(column, known, fix)
-    return table.texts(column, known)
-
-
 def _names_in(data: TableData, column: str) -> Sequence[str]:
     """Texts that are declared as names in the column, and therefore not missing."""
-    if column == data.target:
+    if column in data.target:
         return data.classes or ()
     return data.features[column].known if column in data.features else ()
 
 
-def _label_columns(data: ImageData) -> dict[str, str]:
-    keys = {key: getattr(data, key) for key in ("target", "owner", "epsilon")}
-    return {column: f"data.{key}" for key, column in keys.items() if column is not None}
-
-
-def _labels(data: TableData | ImageData, table: Table) -> Labels:
+def _labels(study: StudySchema, data: TableData | ImageData, table: Table) -> Labels:
     return Labels(
-        named(label_texts(data, table, "target")),
-        f"column {data.target!r}",
-        None if data.owner is None else named(label_texts(data, table, "owner")),
+        table_targets(study, data, [table]),
+        origin("column", data),
+        None if data.owner is None else named(label_texts(data, table, data.owner)),
         f"column {data.owner!r}",
         None if data.epsilon is None else row_epsilons(table, data.epsilon),
         table.rows,
@@ -220,11 +205,7 @@ def refuse_outside(data: TableData, table: Table) -> None:
             continue
         wrong = outside(feature, table, name)
         if wrong.any():
-            problem = (
-                f"lies outside the declared range {feature.limits}; correct it, widen the range by what is publicly "
-                'known, or bring such values to its ends with data.outside_range = "clamp"'
-            )
-            raise table.cell_error(name, int(np.argmax(wrong)), problem)
+            raise table.cell_error(name, int(np.argmax(wrong)), outside_problem(feature.limits))
 
 
 def open_images(
@@ -238,8 +219,8 @@ def open_images(
         targets, owners = (_objects([getattr(file, key) for file in files]) for key in ("target", "owner"))
         labels = Labels(named(targets), "class folders", named(owners), "owner folders", None)
     else:
-        table = read_table([study.locate(index)], {data.file: "data.file"} | _label_columns(data))
-        labels = _labels(data, table)
+        table = read_table([study.locate(index)], {data.file: "data.file"} | label_names(data))
+        labels = _labels(study.schema, data, table)
         paths = inside(folder, table.texts(data.file).tolist(), table.path)
     form = ImageFormat(data.size[0], data.size[1], data.channels, data.resize)
     shown = paths if progress is None else progress(paths, "reading images")
@@ -250,16 +231,15 @@ def open_images(
 def open_arrays(study: StudyFile, data: ArrayData, name: str) -> ArraySource:
     """Arrays, read into memory."""
     path = study.locate(name)
-    keys = {key: getattr(data, key) for key in ("inputs", "target", "owner", "epsilon")}
-    arrays = read_arrays(path, {array: f"data.{key}" for key, array in keys.items() if array is not None})
+    arrays = read_arrays(path, {data.inputs: "data.inputs"} | label_names(data))
     inputs = array_numbers(path, data.inputs, arrays[data.inputs])
     if inputs.ndim < 2:
         raise InvalidArgumentError(f"{path}: array {data.inputs!r} has one number per example; give a second dimension")
     refuse_outside_array(data, path, inputs)
     owners = None if data.owner is None else named(array_texts(path, data.owner, arrays[data.owner]))
     epsilons = None if data.epsilon is None else array_epsilons(path, data.epsilon, arrays[data.epsilon])
-    targets = named(array_texts(path, data.target, arrays[data.target]))
-    labels = Labels(targets, f"array {data.target!r}", owners, f"array {data.owner!r}", epsilons)
+    targets = array_targets(study.schema, data, path, {name: [(0, arrays[name])] for name in data.target})
+    labels = Labels(targets, origin("array", data), owners, f"array {data.owner!r}", epsilons)
     return ArraySource(str(path), labels, path, data, inputs)
 
 

@@ -26,16 +26,10 @@ from inosgd.data.tables import Table
 from inosgd.errors import InvalidArgumentError
 from inosgd.study.budgets import row_epsilons
 from inosgd.study.encoding import ArrayEncoding, TableEncoding
-from inosgd.study.labels import Labels, Names, gathered
-from inosgd.study.schema import ArrayData, TableData, notation_of, used_columns
-from inosgd.study.sources import (
-    array_epsilons,
-    label_texts,
-    no_row_left,
-    refuse_outside,
-    refuse_outside_array,
-    rows_with_values,
-)
+from inosgd.study.labels import Labels, Names, gathered, label_texts
+from inosgd.study.schema import ArrayData, StudySchema, TableData, label_names, notation_of, used_columns
+from inosgd.study.sources import array_epsilons, no_row_left, refuse_outside, refuse_outside_array, rows_with_values
+from inosgd.study.targets import array_targets, origin, table_targets
 
 ROWS_AT_ONCE = 1 << 16
 
@@ -155,7 +149,7 @@ class StoredArraySource:
         return all_of(_EncodedArray(self.inputs, encoding))
 
 
-def open_stored_table(data: TableData, paths: list[Path]) -> StoredTableSource:
+def open_stored_table(study: StudySchema, data: TableData, paths: list[Path]) -> StoredTableSource:
     """The rows of ``paths``, all of them checked."""
     rows = ParquetRows.open(paths, {name: f"data.features.{name}" for name in data.features})
     encoding = TableEncoding(data.features, notation_of(data))
@@ -167,9 +161,9 @@ def open_stored_table(data: TableData, paths: list[Path]) -> StoredTableSource:
     if data.drop_missing and not any(map(len, stay)):
         raise no_row_left(data, rows.path)
     labels = Labels(
-        _table_names(paths, data, "target"),
-        f"column {data.target!r}",
-        None if data.owner is None else _table_names(paths, data, "owner"),
+        table_targets(study, data, _tables(paths, data, *data.target)),
+        origin("column", data),
+        None if data.owner is None else _table_names(paths, data, data.owner),
         f"column {data.owner!r}",
         None if data.epsilon is None else _table_epsilons(paths, data, data.epsilon),
         np.concatenate(stay) if data.drop_missing else None,
@@ -177,16 +171,12 @@ def open_stored_table(data: TableData, paths: list[Path]) -> StoredTableSource:
     return StoredTableSource(rows.path, labels, rows, encoding)
 
 
-def open_stored_arrays(data: ArrayData, folder: Path) -> StoredArraySource:
+def open_stored_arrays(study: StudySchema, data: ArrayData, folder: Path) -> StoredArraySource:
     """The arrays in ``folder``, all of them checked."""
-    keys = {key: getattr(data, key) for key in ("inputs", "target", "owner", "epsilon")}
-    given = {key: name for key, name in keys.items() if name is not None}
-    arrays = {
-        key: MappedArray.open(find_array(folder, name, f"data.{key}"), NUMBERS_AND_TEXTS) for key, name in given.items()
-    }
-    lengths = {given[key]: len(array) for key, array in arrays.items()}
-    check_lengths(folder, lengths)
-    inputs = arrays["inputs"]
+    wanted = {data.inputs: "data.inputs"} | label_names(data)
+    arrays = {name: MappedArray.open(find_array(folder, name, key), NUMBERS_AND_TEXTS) for name, key in wanted.items()}
+    check_lengths(folder, {name: len(array) for name, array in arrays.items()})
+    inputs = arrays[data.inputs]
     if inputs.array.ndim < 2:
         raise InvalidArgumentError(
             f"{folder}: array {data.inputs!r} has one number per example; give a second dimension"
@@ -201,8 +191,8 @@ def open_stored_arrays(data: ArrayData, folder: Path) -> StoredArraySource:
         refuse_outside_array(data, folder, array_numbers(folder, data.inputs, piece, start), start)
         encoding.encode(folder, piece, start)
     labels = Labels(
-        gathered(array_texts(folder, data.target, piece, start) for start, piece in _pieces(arrays["target"])),
-        f"array {data.target!r}",
+        array_targets(study, data, folder, {name: _pieces(arrays[name]) for name in data.target}),
+        origin("array", data),
         _array_owners(folder, data, arrays),
         f"array {data.owner!r}",
         _array_epsilons(folder, data, arrays),
@@ -218,8 +208,8 @@ def _tables(paths: list[Path], data: TableData, *columns: str) -> Iterator[Table
         yield rows_with_values(data, Table(Path(rows.path), piece, np.arange(start, start + piece.num_rows)))
 
 
-def _table_names(paths: list[Path], data: TableData, key: str) -> Names:
-    return gathered(label_texts(data, table, key) for table in _tables(paths, data, getattr(data, key)))
+def _table_names(paths: list[Path], data: TableData, column: str) -> Names:
+    return gathered(label_texts(data, table, column) for table in _tables(paths, data, column))
 
 
 def _table_epsilons(paths: list[Path], data: TableData, column: str) -> FloatArray:
@@ -235,11 +225,11 @@ def _array_owners(folder: Path, data: ArrayData, arrays: dict[str, MappedArray])
     if data.owner is None:
         return None
     name = data.owner
-    return gathered(array_texts(folder, name, piece, start) for start, piece in _pieces(arrays["owner"]))
+    return gathered(array_texts(folder, name, piece, start) for start, piece in _pieces(arrays[name]))
 
 
 def _array_epsilons(folder: Path, data: ArrayData, arrays: dict[str, MappedArray]) -> FloatArray | None:
     if data.epsilon is None:
         return None
     name = data.epsilon
-    return np.concatenate([array_epsilons(folder, name, piece, start) for start, piece in _pieces(arrays["epsilon"])])
+    return np.concatenate([array_epsilons(folder, name, piece, start) for start, piece in _pieces(arrays[name])])

@@ -29,6 +29,7 @@ from inosgd.study.schema import EvaluationSection
 
 PUBLIC_RANGES = "public ranges"
 """Scaling that costs no privacy: the ranges are known without the data."""
+FITTED_SCALING = "fitted to the training data, not accounted for"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -52,8 +53,7 @@ class LabelledExamples:
     def take(self, indices: IntArray) -> tuple[torch.Tensor, torch.Tensor]:
         """The batch at ``indices``."""
         rows = torch.from_numpy(indices)
-        targets = self.targets[rows]
-        return self.inputs[rows], targets if targets.is_floating_point() else targets.long()
+        return self.inputs[rows], usable(self.targets[rows])
 
     def only(self, rows: IntArray) -> LabelledExamples:
         """Some of the examples, in the form that they have."""
@@ -120,7 +120,7 @@ class StudyData:
         groups: The kinds of data that are told apart.
         train_groups: The row in ``groups`` of each training example.
         encoding: How raw data became tensors; None if that is not kept.
-        scaling: How features came to be of order one, in words.
+        scaling: How features and targets came to be of order one, in words.
     """
 
     owners: Owners
@@ -136,6 +136,18 @@ class StudyData:
     def by_owner(self) -> bool:
         """Whether groups are owners."""
         return self.groups.names == self.owners.table.names
+
+    @property
+    def fitted(self) -> bool:
+        """Whether a range or categories were read off the training data, which no budget accounts for."""
+        return self.scaling == FITTED_SCALING
+
+    @property
+    def class_numbers(self) -> IntArray:
+        """The class of each training example; 0 for all where there are no classes."""
+        if self.task.kind == "classification":
+            return self.examples.targets.numpy().astype(np.int64)
+        return np.zeros(len(self.examples), dtype=np.int64)
 
     @property
     def judged_by(self) -> HeldOutExamples:
@@ -240,6 +252,11 @@ def only_examples(data: StudyData, rows: IntArray) -> StudyData:
     sizes = np.bincount(assignment, minlength=len(table))
     owners = Owners(OwnerTable(table.names, table.epsilons, table.deltas, sizes), assignment)
     return replace(data, owners=owners, examples=data.examples.only(rows), train_groups=data.train_groups[rows])
+
+
+def usable(targets: torch.Tensor) -> torch.Tensor:
+    """Targets as losses take them: class numbers are kept in few bytes."""
+    return targets if targets.is_floating_point() else targets.long()
 
 
 def only_rows(inputs: Any, rows: torch.Tensor) -> Any:
