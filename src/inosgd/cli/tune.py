@@ -15,6 +15,7 @@ import typer
 from rich.markup import escape
 
 from inosgd.accounting.selection import DRAWS, trials_named
+from inosgd.analysis.score import score_named
 from inosgd.cli.console import messages, plain_table, results
 from inosgd.cli.folders import run_folder
 from inosgd.cli.studies import AllowFactory, AsJson, StudyArgument, find_study
@@ -31,7 +32,7 @@ from inosgd.tuning.candidates import Space
 from inosgd.tuning.pricing import Priced, price_tuning
 from inosgd.tuning.private import Chosen, described, price_list, tune_on_private_data
 from inosgd.tuning.public import WHY_FREE, Scored, tune_on_public_data
-from inosgd.tuning.trials import RANKINGS
+from inosgd.tuning.trials import RANKINGS, trial_data
 
 MOST_OWNERS = 40
 """With more owners than this, the price is shown for the strictest ones; tuning.json has them all."""
@@ -134,7 +135,8 @@ def _keep_public(study: Study, ranked: list[Scored], by: str, working: Path | No
     """The best settings and the whole ranking; written where a folder was named."""
     best = ranked[0].candidate.training_text(study.file)
     rows = [{"candidate": each.candidate.label, "mean": each.mean, "scores": list(each.scores)} for each in ranked]
-    found = {"by": by, "ranking": rows, "training": best, "spent": 0.0, "why_free": WHY_FREE}
+    score = trial_data(study).task.score
+    found = {"by": by, "scored_by": score, "ranking": rows, "training": best, "spent": 0.0, "why_free": WHY_FREE}
     if working is not None:
         write_private(working / "training.toml", best.encode())
         write_private(working / "tuning.json", (json.dumps(found, indent=1) + "\n").encode())
@@ -145,12 +147,13 @@ def _show_public(ranked: list[Scored], found: Mapping[str, Any], *, as_json: boo
     if as_json:
         typer.echo(json.dumps(found))
         return
+    score = score_named(found["scored_by"])
     table = plain_table("settings", right=(found["by"], "trainings"))
     for each in ranked:
-        table.add_row(escape(each.candidate.label), f"{100 * each.mean:.1f}", str(len(each.scores)))
+        table.add_row(escape(each.candidate.label), score.shown(each.mean), str(len(each.scores)))
     shown = results()
     shown.print(table)
-    shown.print("\nScores on held-out examples, in percent. The best settings, to be put into a study file:\n")
+    shown.print(f"\nBy {score.name} on held-out examples. The best settings, to be put into a study file:\n")
     typer.echo(found["training"])
     shown.print(WHY_FREE)
 
@@ -209,7 +212,9 @@ def _show_private(report: Mapping[str, Any], *, as_json: bool) -> None:
     if report["chosen"] is None:
         shown.print("The draw was that there is no trial, so there is no model. The price stands.")
     else:
-        overall = f"{100 * report['held_out']['overall']:.1f} % on held-out examples"
+        judged = report["held_out"]
+        score = score_named(judged["scored_by"])
+        overall = f"{score.name} {score.shown(judged['overall'])} on held-out examples"
         shown.print(
             f"Chosen: [bold]{escape(report['chosen'])}[/], {overall}\n"
             f"Model:  {escape(report['model'])}  (model-card.md says what it promises)",
