@@ -127,7 +127,7 @@ def loading_code(fields: Mapping[str, Any]) -> str:
     return (
         "import torch\nfrom safetensors.torch import load_file\nfrom torch import nn\n\n"
         f"{fields['torch_code']}\n"
-        f'model.load_state_dict(load_file("{WEIGHTS}"))\nmodel.eval()\nnames = {fields["task"]["names"]!r}\n'
+        f'model.load_state_dict(load_file("{WEIGHTS}"))\nmodel.eval()\nnames = {list(fields["task"]["names"])!r}\n'
         + (f"ranges = {_ranges(fields)!r}\n" if _ranges(fields) else "")
     )
 
