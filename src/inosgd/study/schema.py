@@ -162,7 +162,7 @@ class TaskSection(_Section):
     """What is predicted: one of several classes, any of several labels, or numbers.
 
     ``range`` is the public range of numbers, one for all targets or one for each. It is always there, or fitted to the
-    training data, which is unaccounted: gradients of targets far from 0 would be clipped to nothing but noise. Targets
+    training data, which is unaccounted: with targets far from 0, clipping would leave only the signs of errors. Targets
     that are of order one already are trained on as they are with [-1, 1].
     """
 
