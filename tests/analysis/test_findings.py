@@ -7,9 +7,8 @@ import json
 
 import numpy as np
 import pytest
-from inosgd.compare.run import PlanCache, train_once
 
-from inosgd import OwnerTable, make_plan
+from inosgd import OwnerTable, PlanConfig, make_plan
 from inosgd.analysis.evaluation import Evaluation, judged
 from inosgd.analysis.findings import (
     Finding,
@@ -24,6 +23,7 @@ from inosgd.analysis.findings import (
 from inosgd.analysis.guessing import Guessing
 from inosgd.analysis.task import Task, classification, multi_label, regression
 from inosgd.compare.entrant import Entrant
+from inosgd.compare.training import train_once
 from inosgd.method import method_named
 from inosgd.owners import Owners
 from inosgd.study.built_in import STUDIES
@@ -261,8 +261,8 @@ def test_short_curves_and_losses_that_rise_say_nothing():
 @pytest.fixture(scope="module")
 def plan():
     table = OwnerTable(("a", "b"), [0.5, 0.5], [1e-5] * 2, [500, 500])
-    arguments = {"variant": "uniform", "expected_batch_size": 20, "clipping_threshold": 0.5, "accountant": "rdp"}
-    return make_plan(table, steps=50, **arguments)
+    config = PlanConfig(steps=50, variant="uniform", expected_batch_size=20, clipping_threshold=0.5, accountant="rdp")
+    return make_plan(table, config)
 
 
 def test_the_ratio_by_hand(plan):
@@ -310,18 +310,12 @@ def test_seeds_have_findings_in_common():
 
 def trained(name: str, steps: int, budgets: float = 1.0, method: str = "idp-sgd"):
     """A small real training of a study that comes with the program, with other steps and budgets."""
-    study = STUDIES[name]
-    settings = dataclasses.replace(study.settings, steps=steps, accountant="rdp")
-    study = dataclasses.replace(study, settings=settings)
+    study = STUDIES[name].changed({"steps": steps, "accountant": "rdp"})
     data = study.split(0)
     table = data.owners.table
     table = OwnerTable(table.names, budgets * table.epsilons, table.deltas, table.sizes)
     data = dataclasses.replace(data, owners=Owners(table, data.owners.assignment))
-    entrant = Entrant(method, method_named(method))
-    plan = PlanCache(settings).get(table, entrant)
-    run = train_once(study, data, entrant, plan, 0)
-    parameters = sum(parameter.numel() for parameter in study.model(0).parameters())
-    return findings(run.curve, (), plan, parameters)
+    return train_once(study, data, Entrant(method, method_named(method)), 0).findings
 
 
 @pytest.mark.parametrize(
