@@ -48,7 +48,7 @@ def test_a_step_is_that_of_autograd_on_each_example(layer):
     batch, (thresholds, assignment) = data_of(case), thresholds_of(case)
     table = OwnerTable(("small", "large"), np.full(2, np.inf), np.full(2, 1e-5), np.bincount(assignment, minlength=2))
     terms = Terms.for_owners(table, np.ones(2), thresholds, 0.0)
-    plan = Plan(table, (Phase(1, terms),), "by hand", "rdp", np.full(2, np.inf))
+    plan = Plan(table, (Phase(1, terms),), "rdp", np.full(2, np.inf))
     model = copy.deepcopy(model_of(layer, torch.float64))
     trainer = Trainer(plan, Owners(table, assignment), batch, LOSSES["own"], IDP_SGD)
     state = TrainingState.start(trainer, model, torch.optim.SGD(model.parameters(), lr=1.0), SeededSource(0))

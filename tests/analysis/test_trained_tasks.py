@@ -8,7 +8,7 @@ import torch
 from sklearn.datasets import load_diabetes, load_digits
 from torch import nn
 
-from inosgd import INO_SGD, Budget, Owners, SeededSource, Trainer, TrainingState, fit, make_plan
+from inosgd import INO_SGD, Budget, Owners, PlanConfig, SeededSource, Trainer, TrainingState, fit, make_plan
 from inosgd.analysis.evaluation import evaluate
 from inosgd.analysis.findings import findings
 from inosgd.analysis.task import multi_label, regression, scaled
@@ -40,7 +40,7 @@ def trained(problem, epsilon: float, learning_rate: float = 1.0):
     budgets = {name: Budget(epsilon=epsilon, delta=1e-5) for name in ("a", "b")}
     owners = Owners.from_labels(names[~held_out], budgets)
     arguments = {"variant": "sample", "expected_batch_size": 64, "clipping_threshold": 0.5, "accountant": "rdp"}
-    plan = make_plan(owners.table, steps=STEPS, **arguments)
+    plan = make_plan(owners.table, PlanConfig(steps=STEPS, **arguments))
     torch.manual_seed(0)
     model = nn.Linear(inputs.shape[1], task.outputs)
     trainer = Trainer(plan, owners, (inputs[~held_out], targets[~held_out]), task.losses, INO_SGD)

@@ -7,8 +7,8 @@ so that it can be written as JSON and sent to workers.
 >>> task = classification(["no", "yes"])
 >>> task.outputs, task.score, task.loss
 (2, 'accuracy', 'cross-entropy')
->>> predictions(task, np.array([[0.0, 2.0]]))
-{'prediction': ['yes'], 'probability': [0.8807970779778824]}
+>>> predictions(task, np.array([[0.0, 0.0], [0.0, 99.0]]))
+{'prediction': ['no', 'yes'], 'probability': [0.5, 1.0]}
 """
 
 from __future__ import annotations
