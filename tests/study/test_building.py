@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
 from inosgd import BetaTail, Fairness, StepTail
-from inosgd.errors import InfeasibleError
+from inosgd.errors import InfeasibleError, InvalidArgumentError
 from inosgd.method import METHODS
 from inosgd.order import ORDERS
 from inosgd.plan_config import VARIANTS
-from inosgd.study.config import OPTIMIZERS, _most_steps, optimizer_for
+from inosgd.study.building import build
+from inosgd.study.built_in import STUDIES
+from inosgd.study.config import OPTIMIZERS, _most_steps, optimizer_for, plan_for
 from inosgd.study.from_file import config_of
 from inosgd.study.models import BUILT_IN, DECIDED_BY_THE_DATA, argument_names, build_model
 from inosgd.study.reading import parse_study
@@ -111,3 +115,25 @@ def test_a_study_reads_the_same_from_its_text(tmp_path):
     assert study.locate("cases.csv") == tmp_path / "cases.csv"
     assert study.schema.training.steps == 12
     assert study.schema.training.seed is None
+
+
+def test_a_plan_for_other_owners_or_larger_budgets_is_refused():
+    """Owners of the same sizes under other names, or in another order, would be charged for each other's examples."""
+    study = STUDIES["breast-cancer"].changed({"steps": 2, "accountant": "rdp"})
+    data = study.split(0)
+    table = data.owners.table
+
+    def built_for(**changes):
+        return build(study, data, plan_for(study.config, dataclasses.replace(table, **changes), verify=False))
+
+    assert built_for(epsilons=table.epsilons / 2).trainer.plan.table.epsilons[0] == table.epsilons[0] / 2
+    for changes in (
+        {"names": ("x", "y")},
+        {"names": table.names[::-1]},
+        {"epsilons": table.epsilons * 1.01},
+        {"deltas": table.deltas * 1.01},
+    ):
+        with pytest.raises(InvalidArgumentError, match="other owners, or for larger budgets"):
+            built_for(**changes)
+    with pytest.raises(InvalidArgumentError, match=r"differ from table\.sizes"):
+        built_for(sizes=table.sizes + 1)

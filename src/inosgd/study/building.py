@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from inosgd.distributed import ALONE, Peers
-from inosgd.owners import Owners
+from inosgd.errors import InvalidArgumentError
+from inosgd.owners import Owners, OwnerTable
 from inosgd.plan import Plan
 from inosgd.randomness import RandomSource, SecureSource, SeededSource
 from inosgd.study.config import TrainingConfig, optimizer_for
@@ -36,19 +37,32 @@ def build(
 ) -> Built:
     """Trainer, model and optimizer of a study; ``seed`` is that of the model's initial weights.
 
+    Guarantee:
+        Each example is charged to its own owner, at no more than that owner allows: a plan for other owners, or for
+        larger budgets than those of ``data``, is refused.
+
     Args:
         study: Where model and, if ``config`` is not given, configuration come from.
         data: What is trained on.
-        plan: For the owners of ``data``, perhaps with other budgets.
+        plan: For the owners of ``data``, perhaps with smaller budgets.
         config: Method and optimizer, if they are not the study's.
         seed: 0 for the study's own initial weights.
         peers: The processes that share the work.
     """
     config = config or study.config
+    _check_owners(plan.table, data.owners.table)
     owners = Owners(plan.table, data.owners.assignment)
     model = study.model(data, seed)
     trainer = Trainer(plan, owners, data.examples, data.task.losses, config.method, peers=peers)
     return Built(trainer, model, optimizer_for(config, model))
+
+
+def _check_owners(planned: OwnerTable, allowed: OwnerTable) -> None:
+    same = planned.names == allowed.names
+    if not (same and (planned.epsilons <= allowed.epsilons).all() and (planned.deltas <= allowed.deltas).all()):
+        raise InvalidArgumentError(
+            "plan: it was made for other owners, or for larger budgets than theirs; plan again for data.owners.table"
+        )
 
 
 def source_for(seed: int | None) -> RandomSource:
