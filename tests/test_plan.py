@@ -54,7 +54,7 @@ def test_a_plan_equals_itself_after_json(rates, thresholds, noise):
     made = plan(phases=(Phase(4, values),))
     again = Plan.from_json(made.to_json())
     assert again == made
-    assert json.loads(made.to_json())["format"] == 2
+    assert json.loads(made.to_json())["format"] == 3
 
 
 @given(st.floats(0, math.inf), st.floats(1, math.inf), st.none() | st.floats(0, 10), st.booleans())
@@ -94,7 +94,7 @@ def test_different_plans_differ():
         (lambda: plan(spent=np.array([1.1, 7.0])), "owner 'a' allows only epsilon=1"),
         (lambda: plan(spent=np.array([np.nan, 7.0])), "owner 'a' allows only"),
         (lambda: plan(phases=()), "at least one phase"),
-        (lambda: Plan.from_json(plan().to_json().replace('"format": 2', '"format": 9')), "format=9"),
+        (lambda: Plan.from_json(plan().to_json().replace('"format": 3', '"format": 9')), "format=9"),
     ],
 )
 def test_bad_plans_are_refused_by_name(build, words):

@@ -6,12 +6,18 @@ takes importance away from what is already learnt.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from typing import Any
 
+from inosgd.adjustment import Adjustment
 from inosgd.clipping import Clipping, FlatClipping
 from inosgd.errors import InvalidArgumentError
 from inosgd.importance import Importance, Tail
 from inosgd.order import DESCENDING_LOSS, Order
+
+_ADDRESS = re.compile(" at 0x[0-9a-f]+")
+"""Where a function of the user's own is in memory says nothing about what it does."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +30,7 @@ class Method:
         importance: The tail importance function; None keeps every example whole.
         order: Which examples come first.
         clipping: How gradients are kept within their thresholds.
+        adjustment: How unequal signals are taken out of the loss; None leaves the loss as it is.
     """
 
     name: str
@@ -31,10 +38,22 @@ class Method:
     importance: Importance | None = None
     order: Order = DESCENDING_LOSS
     clipping: Clipping = field(default_factory=FlatClipping)
+    adjustment: Adjustment | None = None
 
     def tail(self, expected_threshold_sum: float) -> Tail | None:
         """The tail for a plan; fixed before training, whatever the batches turn out to be."""
         return None if self.importance is None else self.importance.tail(expected_threshold_sum)
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything that tells it from another, as text: equal for equal methods, in every process."""
+        return {
+            "method": self.name,
+            "variant": self.variant,
+            "importance": None if self.importance is None else _ADDRESS.sub("", repr(self.importance)),
+            "order": self.order.name,
+            "clipping": _ADDRESS.sub("", repr(self.clipping)),
+            "adjustment": None if self.adjustment is None else vars(self.adjustment),
+        }
 
 
 DP_SGD = Method("dp-sgd", variant="uniform")

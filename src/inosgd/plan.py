@@ -21,7 +21,7 @@ from inosgd.owners import OwnerTable
 from inosgd.plan_config import PlanConfig
 from inosgd.shown import rounded_up
 
-PLAN_FORMAT = 2
+PLAN_FORMAT = 3
 """Raised when a field changes its meaning; adding a field with a default does not raise it."""
 
 LARGEST_THRESHOLD_RATIO = 1e6
@@ -113,8 +113,8 @@ class Plan(ArrayValue):
     """Phases for a table of owners, and what they make every owner spend.
 
     Guarantee:
-        ``spent[n]`` is an upper bound, by ``accountant``, on the epsilon that all phases together cost each
-        of owner n's examples at ``table.deltas[n]``. A plan whose ``spent`` exceeds a budget is refused.
+        ``spent[n]`` is an upper bound, by ``accountant``, on the epsilon that the count and all phases together cost
+        each of owner n's examples at ``table.deltas[n]``. A plan whose ``spent`` exceeds a budget is refused.
 
     Attributes:
         table: Owners, budgets and sizes; all of it is public.
@@ -122,6 +122,7 @@ class Plan(ArrayValue):
         accountant: By which accountant ``spent`` is a bound.
         spent: An epsilon for each owner.
         config: What was asked for, so that planning again can ask for the same; None if the phases were made by hand.
+        count: The terms of the count of classes before the first step (`inosgd.counting`); None if nobody is counted.
     """
 
     table: OwnerTable
@@ -129,13 +130,14 @@ class Plan(ArrayValue):
     accountant: str
     spent: FloatArray
     config: PlanConfig | None = None
+    count: Terms | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "spent", frozen_floats(self.spent))
         _validate.same_length(owners=self.table, spent=self.spent)
         if not self.phases:
             raise InvalidArgumentError("phases=(): give at least one phase")
-        for phase in self.phases:
+        for phase in self.charges:
             _validate.same_length(owners=self.table, sampling_rates=phase.terms.sampling_rates)
         over = ~(self.spent <= self.table.epsilons)
         if over.any():
@@ -149,6 +151,11 @@ class Plan(ArrayValue):
     def variant(self) -> str:
         """The variant that was asked for."""
         return "by hand" if self.config is None else self.config.variant
+
+    @property
+    def charges(self) -> tuple[Phase, ...]:
+        """Everything that is charged for: the count of classes, as a phase of one release, and the phases of steps."""
+        return self.phases if self.count is None else (Phase(1, self.count), *self.phases)
 
     @property
     def steps(self) -> int:
@@ -176,6 +183,7 @@ class Plan(ArrayValue):
             "format": PLAN_FORMAT,
             "accountant": self.accountant,
             "owners": self.table.to_json(),
+            "count": None if self.count is None else self.count.to_json(),
             "phases": [phase.to_json() for phase in self.phases],
             "spent": self.spent.tolist(),
             "config": None if self.config is None else self.config.to_json(),
@@ -204,4 +212,5 @@ class Plan(ArrayValue):
         phases = tuple(Phase.from_json(phase) for phase in fields["phases"])
         table = OwnerTable.from_json(fields["owners"])
         config = None if fields["config"] is None else PlanConfig.from_json(fields["config"])
-        return cls(table, phases, str(fields["accountant"]), fields["spent"], config)
+        count = None if fields["count"] is None else Terms(**fields["count"])
+        return cls(table, phases, str(fields["accountant"]), fields["spent"], config, count)

@@ -11,17 +11,18 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from torch import nn
 
 from inosgd import _validate
+from inosgd.class_shares import ClassShares
 from inosgd.distributed import ALONE, Peers
 from inosgd.errors import InvalidArgumentError
 from inosgd.examples import ExampleStore, as_store
-from inosgd.gradients import BookkeepingEngine, ExampleLosses, GradientEngine, trainable_parameters
+from inosgd.gradients import BookkeepingEngine, ExampleLosses, GradientEngine, OffsetLosses, trainable_parameters
 from inosgd.importance import importance_weights
 from inosgd.ledger.ledger import Ledger
 from inosgd.masks import torch_seeded_by
@@ -44,10 +45,12 @@ class Trainer:
         plan: Rates, thresholds and noise for every step.
         owners: Whose example each row of ``examples`` is.
         examples: A tree of tensors, a ``Dataset``, or an `ExampleStore`.
-        losses: One loss per example, from a model and a batch.
+        losses: One loss per example, from a model and a batch; for a method with an adjustment an
+            `inosgd.gradients.OffsetLosses`, such as `inosgd.supervised` makes.
         method: How a batch becomes a weighted sum.
         engine: How per-example gradients are computed.
         peers: The processes that share the work; see `inosgd.distributed`.
+        shares: Which share of each owner's examples is of each class, for a method with an adjustment; public.
     """
 
     plan: Plan
@@ -57,6 +60,7 @@ class Trainer:
     method: Method
     engine: GradientEngine = field(default_factory=BookkeepingEngine)
     peers: Peers = ALONE
+    shares: ClassShares | None = None
 
     def __post_init__(self) -> None:
         store = as_store(self.examples)
@@ -66,12 +70,28 @@ class Trainer:
                 "plan: it was made for other owners, budgets or sizes than `owners` holds; plan again for owners.table"
             )
         object.__setattr__(self, "examples", store)
+        _check_adjustable(self)
+
+    def losses_under(self, terms: Terms) -> ExampleLosses:
+        """The losses of a step under ``terms``: with the method's adjustment, if it has one."""
+        adjustment, losses = self.method.adjustment, self.losses
+        if adjustment is None or self.shares is None or not isinstance(losses, OffsetLosses):
+            return losses
+        return losses.with_offsets(adjustment.offsets(terms, self.owners.table, self.shares))
 
     @property
     def store(self) -> ExampleStore:
         """The examples, as a store."""
         store: ExampleStore = self.examples
         return store
+
+
+class Under(NamedTuple):
+    """What steps under the same terms have in common: how they sample, and their losses."""
+
+    terms: Terms
+    sampler: PoissonSampler
+    losses: ExampleLosses
 
 
 @dataclass
@@ -88,8 +108,7 @@ class TrainingState:
     streams: Streams
     step: int = 0
     also: Mapping[str, Any] = field(default_factory=dict)
-    sampler: PoissonSampler | None = None
-    sampler_terms: Terms | None = None
+    under: Under | None = None
 
     @contextmanager
     def unmoved_by_failure(self) -> Iterator[None]:
@@ -161,13 +180,13 @@ def train_step(trainer: Trainer, state: TrainingState) -> StepDiagnostics:
     terms, tail = plan.at(state.step), method.tail(plan.expected_threshold_sum(state.step))
     room = Room.of(terms, table.sizes, _precision(state.model), peers.size)
     with state.unmoved_by_failure():
-        streams, drawn_with = state.streams, state.streams.fingerprint()
-        indices = _sampler(trainer, state, terms).draw(streams.sampling)
+        streams, drawn_with, under = state.streams, state.streams.fingerprint(), _under(trainer, state, terms)
+        indices = under.sampler.draw(streams.sampling)
         rows = trainer.owners.of(indices)
         thresholds = terms.thresholds_of(rows)
         with peers.batch(indices, drawn_with) as batch, torch_seeded_by(streams.masks, peers.rank) as drew:
             examples = trainer.store.take(indices[batch.mine])  # in one process: all of them
-            with trainer.engine.on(state.model, trainer.losses, examples) as gradients:
+            with trainer.engine.on(state.model, under.losses, examples) as gradients:
                 measured = batch.gather(gradients.measure())
                 candidates = Candidates(indices, table.privacy_ranks[rows], measured.losses, measured.grad_norms)
                 ranking = method.order.ranking(candidates, streams.order)
@@ -247,7 +266,8 @@ def _check_same_everywhere(trainer: Trainer, state: TrainingState) -> None:
         budgets=trainer.plan.table.to_json(),
         owners=trainer.owners.assignment.tobytes(),
         examples=len(trainer.store),
-        method=(trainer.method.name, trainer.method.importance, trainer.method.order.name, trainer.method.clipping),
+        method=trainer.method.to_json(),
+        shares=None if trainer.shares is None else trainer.shares.to_json(),
         engine=type(trainer.engine).__name__,
         optimizer=state.optimizer,
         parameters=model_digest(state.model),
@@ -280,8 +300,26 @@ def _check_precision(model: nn.Module) -> None:
             )
 
 
-def _sampler(trainer: Trainer, state: TrainingState, terms: Terms) -> PoissonSampler:
-    if state.sampler is None or state.sampler_terms is not terms:
-        state.sampler = PoissonSampler(terms.sampling_rates, trainer.owners.assignment)
-        state.sampler_terms = terms
-    return state.sampler
+def _under(trainer: Trainer, state: TrainingState, terms: Terms) -> Under:
+    """Made once for all steps under the same terms."""
+    if state.under is None or state.under.terms is not terms:
+        sampler = PoissonSampler(terms.sampling_rates, trainer.owners.assignment)
+        state.under = Under(terms, sampler, trainer.losses_under(terms))
+    return state.under
+
+
+def _check_adjustable(trainer: Trainer) -> None:
+    """Raise unless a method with an adjustment has what it needs."""
+    if trainer.method.adjustment is None:
+        return
+    if trainer.shares is None:
+        raise InvalidArgumentError(
+            "shares=None: the method adjusts its loss by class shares; declare them (ClassShares.declared), count them "
+            "under the budgets (inosgd.counting), or choose a method without an adjustment"
+        )
+    if not isinstance(trainer.losses, OffsetLosses):
+        raise InvalidArgumentError(
+            "losses: the method adjusts the logits of classes, and these losses take no offsets; use "
+            "supervised(cross_entropy), or give them a method with_offsets"
+        )
+    trainer.losses_under(trainer.plan.at(0))

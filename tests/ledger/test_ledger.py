@@ -212,7 +212,7 @@ def test_unknown_keys_are_ignored(tmp_path):
 
 
 def header() -> list[dict]:
-    return [{"kind": "ledger", "format": 4, "accountant": "pld", "owners": TABLE.to_json()}]
+    return [{"kind": "ledger", "format": 5, "accountant": "pld", "owners": TABLE.to_json()}]
 
 
 def swapped() -> OwnerTable:

@@ -50,5 +50,5 @@ def owner_exposures(plan: Plan, owner: int) -> list[SampledGaussian]:
         SampledGaussian(
             float(phase.terms.sampling_rates[owner]), float(phase.terms.noise_multipliers()[owner]), phase.steps
         )
-        for phase in plan.phases
+        for phase in plan.charges
     ]

@@ -68,7 +68,7 @@ def claim_of(plan: Plan, rows: IntArray, name: str) -> Claim:
             float(phase.terms.noise_multipliers()[rows].min()),
             phase.steps,
         )
-        for phase in plan.phases
+        for phase in plan.charges
     )
     return Claim(
         name,

@@ -26,7 +26,7 @@ from inosgd.owners import Owners, OwnerTable
 from inosgd.plan import Phase, Plan, Terms
 from inosgd.randomness import RandomSource
 from inosgd.sampling import PoissonSampler
-from inosgd.training import Trainer, TrainingState
+from inosgd.training import Trainer, TrainingState, Under
 
 
 class Sampler(Protocol):
@@ -102,7 +102,7 @@ class Practice:
             return state
         terms = trainer.plan.phases[0].terms
         drawing = self.sampler(terms.sampling_rates, trainer.owners.assignment, classes)
-        state.sampler, state.sampler_terms = drawing, terms  # type: ignore[assignment]
+        state.under = Under(terms, drawing, trainer.losses_under(terms))  # type: ignore[arg-type]
         return state
 
 

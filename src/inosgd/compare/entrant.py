@@ -46,14 +46,9 @@ class Entrant:
 
     def to_json(self) -> dict[str, Any]:
         """Everything that makes this entrant train differently from another."""
-        method = self.method
         return {
             "label": self.label,
-            "method": method.name,
-            "variant": method.variant,
-            "importance": None if method.importance is None else repr(method.importance),
-            "order": method.order.name,
-            "clipping": repr(method.clipping),
+            **self.method.to_json(),
             "fairness": None if self.fairness is None else dataclasses.asdict(self.fairness),
             "budget_cut": self.budget_cut,
             "undersampling": self.undersampling,

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -70,19 +70,54 @@ class GradientEngine(Protocol):
         """The gradients of ``losses`` at ``model`` for a batch of ``examples``, possibly an empty one."""
 
 
-def supervised(loss: Callable[..., torch.Tensor]) -> ExampleLosses:
+@runtime_checkable
+class OffsetLosses(Protocol):
+    """Losses of logits, one per class, to which an offset can be added."""
+
+    def __call__(self, model: nn.Module, examples: Examples) -> torch.Tensor:
+        """One loss per example."""
+
+    def with_offsets(self, offsets: FloatArray) -> ExampleLosses:
+        """The same losses with a number added to the logit of each class."""
+
+
+@dataclass(frozen=True, eq=False)
+class Supervised:
+    """Losses for ``(inputs, targets)`` batches; see `supervised`."""
+
+    loss: Callable[..., torch.Tensor]
+    offsets: torch.Tensor | None = None
+
+    def __call__(self, model: nn.Module, examples: Examples) -> torch.Tensor:
+        """One loss per example."""
+        inputs, targets = examples
+        outputs = model(inputs)
+        if self.offsets is not None:
+            outputs = outputs + _along_classes(self.offsets, outputs)
+        values = self.loss(outputs, targets, reduction="none")
+        return values.flatten(1).mean(1) if values.dim() > 1 else values
+
+    def with_offsets(self, offsets: FloatArray) -> Supervised:
+        """The same losses with a number added to the logit of each class, which is the second dimension of outputs."""
+        return Supervised(self.loss, torch.from_numpy(offsets.copy()))
+
+
+def supervised(loss: Callable[..., torch.Tensor]) -> Supervised:
     """Losses for ``(inputs, targets)`` batches, from a function such as ``torch.nn.functional.cross_entropy``.
 
     ``loss`` is called as ``loss(model(inputs), targets, reduction="none")``; what it returns beyond the first
     dimension (a loss per token, say) is averaged within each example.
     """
+    return Supervised(loss)
 
-    def losses(model: nn.Module, examples: Examples) -> torch.Tensor:
-        inputs, targets = examples
-        values = loss(model(inputs), targets, reduction="none")
-        return values.flatten(1).mean(1) if values.dim() > 1 else values
 
-    return losses
+def _along_classes(offsets: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
+    if outputs.dim() < 2 or outputs.shape[1] != len(offsets):
+        raise InvalidArgumentError(
+            f"outputs of shape {tuple(outputs.shape)}: an adjusted loss needs one logit for each of {len(offsets)} "
+            "classes, in the second dimension; give class shares for the classes of the model"
+        )
+    return offsets.to(outputs).view(-1, *[1] * (outputs.dim() - 2))
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -1,8 +1,10 @@
 """The ledger: an append-only record of what every owner has spent, written before anything is released.
 
-On disk a ledger is a chain of records (`inosgd.ledger.records`), format 4. The kinds:
+On disk a ledger is a chain of records (`inosgd.ledger.records`), format 5. The kinds:
 
     ledger      format, accountant, owners (names, epsilons, deltas, sizes), plan (SHA-256 of its JSON, or null)
+    count       the classes of owners are about to be counted, under these terms (`inosgd.counting`)
+    counts      what was counted, with its noise: one row per owner, one column per class
     terms       what the steps after it do, until the next ``terms``, ``change`` or ``rollback``
     step        one release: its number, and ``streams``, a digest of the random streams' states before it
     change      owners and budgets from here on; ``step`` is where training continues; the plan's SHA-256
@@ -20,6 +22,8 @@ Rules for readers:
 
 - The first record is ``ledger`` and no other is. Refuse a ``format`` you do not know, a kind you do not know, and a
   chain that does not hold. Ignore keys you do not know.
+- There is at most one ``count``, before the first ``step``, and at most one ``counts``, after it. What it cost is never
+  given back, by no ``rollback`` either.
 - ``step`` numbers count up from 0 without gaps; after ``change`` or ``rollback`` they go on from its ``step``, which
   is at most the number of steps so far and at least the step of every ``published``. ``files`` and ``checkpoint`` of a
   later step are then given up. A ``change`` of the owners' sizes gives up ``data``.
@@ -27,8 +31,8 @@ Rules for readers:
   an owner was sampled with rate 0.
 
 How the format may evolve: new keys with a default do not raise ``format``; a new kind, or a new meaning of a key,
-does. Format 1 (before checkpoints) had no chain, format 2 did not know the files of its run, and format 3 called
-``published`` by another name. All are refused: such a run cannot be continued.
+does. Format 1 (before checkpoints) had no chain, format 2 did not know the files of its run, format 3 called
+``published`` by another name, and format 4 did not know counts. All are refused: such a run cannot be continued.
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from inosgd import _validate
-from inosgd._arrays import FloatArray
+from inosgd._arrays import FloatArray, frozen_floats
 from inosgd.accounting import ACCOUNTANTS, epsilons_spent
 from inosgd.errors import (
     AlreadyPublishedError,
@@ -60,7 +64,7 @@ from inosgd.plan import Phase, Plan, Terms
 from inosgd.planning.verification import reference_epsilons
 from inosgd.shown import rounded_up
 
-LEDGER_FORMAT = 4
+LEDGER_FORMAT = 5
 
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 CHECKPOINT_NAME = re.compile(r"step-\d{8,20}\.record-\d{8,20}")
@@ -96,6 +100,8 @@ class History:
         accountant: "pld" or "rdp".
         plan: The SHA-256 of the current plan's JSON, if one was named.
         phases: The steps that stand, those with equal terms together, in the rows of ``table``.
+        count: The terms under which classes were counted, if they were.
+        counts: What was counted, with its noise, a row for each owner of then.
         streams: For each step that stands, the digest of the random streams before it.
         published: The number of steps of the published model; 0 if none is published.
         stopped: Why training was stopped, if it is.
@@ -114,6 +120,8 @@ class History:
         self.accountant = ""
         self.plan: str | None = None
         self.phases: list[Phase] = []
+        self.count: Terms | None = None
+        self.counts: FloatArray | None = None
         self.streams: list[str | None] = []
         self.published = 0
         self.stopped: str | None = None
@@ -163,6 +171,26 @@ class History:
             left -= phase.steps
         return kept
 
+    def charges_until(self, step: int | None = None) -> list[Phase]:
+        """All that is charged for up to ``step``, by default all that stands: the count of classes, and the steps."""
+        phases = list(self.phases) if step is None else self.phases_until(step)
+        return phases if self.count is None else [Phase(1, self.count), *phases]
+
+    def _take_count(self, body: Mapping[str, Any]) -> None:
+        terms = Terms(**body["terms"])
+        _validate.same_length(owners=self.table, sampling_rates=terms.sampling_rates)
+        if self.count is not None or self.steps or self.stopped:
+            raise InvalidArgumentError("count: classes are counted once, before the first step")
+        self.count = terms
+
+    def _take_counts(self, body: Mapping[str, Any]) -> None:
+        counts = frozen_floats(body["counts"])
+        if self.count is None or self.counts is not None:
+            raise InvalidArgumentError("counts: they follow their count, once")
+        if counts.ndim != 2 or len(counts) != len(self.count.sampling_rates) or not np.isfinite(counts).all():
+            raise InvalidArgumentError("counts: give one row of finite numbers per owner")
+        self.counts = counts
+
     def _take_header(self, body: Mapping[str, Any]) -> None:
         if body["format"] != LEDGER_FORMAT:
             raise _validate.other_format("ledger", body["format"], LEDGER_FORMAT, "read it with that version")
@@ -197,6 +225,7 @@ class History:
         check_rows_kept(self.table, table)
         self._cut(body["step"])
         self.phases = [widened(phase, len(table)) for phase in self.phases]
+        self.count = None if self.count is None else widened_terms(self.count, len(table))
         if not np.array_equal(self.table.sizes, table.sizes):
             self.data = {}
         self.table, self.plan = table, body.get("plan")
@@ -268,6 +297,8 @@ class History:
 
 _TAKE: dict[str, Callable[[History, Mapping[str, Any]], None]] = {
     "ledger": History._take_header,
+    "count": History._take_count,
+    "counts": History._take_counts,
     "terms": History._take_terms,
     "step": History._take_step,
     "change": History._take_change,
@@ -438,8 +469,7 @@ class Ledger:
 
     def spent(self, until: int | None = None) -> FloatArray:
         """The epsilon each owner has spent at its own delta, in all steps or in the first ``until``."""
-        phases = self._history.phases if until is None else self._history.phases_until(until)
-        return epsilons_spent(phases, self.table.deltas, self.accountant)
+        return epsilons_spent(self._history.charges_until(until), self.table.deltas, self.accountant)
 
     def remaining(self) -> FloatArray:
         """Each owner's epsilon less what it has spent.
@@ -466,6 +496,29 @@ class Ledger:
         else:
             self._record_new(step, terms, streams)
         self._next += 1
+
+    def record_count(self, terms: Terms, *, sensitivity: FloatArray) -> None:
+        """Write that classes are counted under ``terms``, or refuse it with `BudgetExceededError` and write nothing.
+
+        Args:
+            terms: What is charged for.
+            sensitivity: How far one example of each owner can move what will be released; refused if it is more
+                than is charged for.
+        """
+        if self._history.count is not None or self.steps:
+            raise InvalidArgumentError(
+                "count: classes are counted once, before the first step; go on with what was counted, or train anew"
+            )
+        _validate.same_length(owners=self.table, sampling_rates=terms.sampling_rates)
+        _check_sensitivity(self.table, terms, sensitivity)
+        spent = epsilons_spent([Phase(1, terms)], self.table.deltas, self.accountant)
+        if not (spent <= self.table.epsilons).all():
+            raise _refusal(self.table, spent, 0)
+        self._append({"kind": "count", "terms": terms.to_json()})
+
+    def mark_counts(self, counts: FloatArray) -> None:
+        """What the count that was recorded gave, with its noise."""
+        self._append({"kind": "counts", "counts": counts.tolist()})
 
     def resume_at(self, step: int) -> None:
         """The next step will be ``step``: recorded ones from there on are replayed, not charged again."""
@@ -498,7 +551,7 @@ class Ledger:
         """
         check_rows_kept(self.table, table)
         self._history.check_return(step)
-        phases = [widened(phase, len(table)) for phase in self._history.phases_until(step)]
+        phases = [widened(phase, len(table)) for phase in self._history.charges_until(step)]
         spent = epsilons_spent(phases, table.deltas, self.accountant)
         if not (spent <= table.epsilons).all():
             raise _refusal(table, spent, step)
@@ -574,9 +627,9 @@ class Ledger:
 
     def _look_ahead(self, step: int, terms: Terms, continued: bool) -> None:
         """Set how many steps of the current phase are allowed, or raise if the next one is not."""
-        phases = self._history.phases
-        past = phases[:-1] if continued else phases
-        taken = phases[-1].steps if continued else 0
+        charges = self._history.charges_until()
+        past = charges[:-1] if continued else charges
+        taken = charges[-1].steps if continued else 0
         horizon = max(self._horizon - step, 1)
         while horizon > 1 and not self._fits(past, Phase(taken + horizon, terms)):
             horizon //= 2
@@ -647,7 +700,7 @@ def verify_ledger(path: Path) -> LedgerReport:
         history, findings = _audited(chain)
     except LedgerError as error:
         return LedgerReport((error.record or 1) - 1, 0, {}, {}, (Finding(error.record, str(error)),))
-    spent = epsilons_spent(history.phases, history.table.deltas, history.accountant)
+    spent = epsilons_spent(history.charges_until(), history.table.deltas, history.accountant)
     names, reference = history.table.names, _reference(history)
     return LedgerReport(
         records=chain.position.records,
@@ -685,7 +738,7 @@ def _passed(history: History, record: int) -> list[Finding]:
 
 
 def _reference(history: History) -> dict[int, float]:
-    return reference_epsilons(history.table, history.phases, history.accountant)
+    return reference_epsilons(history.table, history.charges_until(), history.accountant)
 
 
 def replay(chain: Chain) -> History:
@@ -728,13 +781,17 @@ def _keep(path: Path, position: Position) -> None:
 
 def widened(phase: Phase, owners: int) -> Phase:
     """The phase for a table to which owners were appended: they were not sampled."""
-    terms = phase.terms
+    return Phase(phase.steps, widened_terms(phase.terms, owners))
+
+
+def widened_terms(terms: Terms, owners: int) -> Terms:
+    """The terms for a table to which owners were appended: they were not sampled."""
     missing = owners - len(terms.sampling_rates)
     if missing == 0:
-        return phase
+        return terms
     rates = np.append(terms.sampling_rates, np.zeros(missing))
     thresholds = np.append(terms.clipping_thresholds, np.full(missing, terms.clipping_thresholds.min()))
-    return Phase(phase.steps, Terms(rates, thresholds, terms.noise_scale, terms.expected_batch_size))
+    return Terms(rates, thresholds, terms.noise_scale, terms.expected_batch_size)
 
 
 def check_rows_kept(old: OwnerTable, new: OwnerTable) -> None:

@@ -15,6 +15,7 @@ from inosgd.owners import OwnerTable
 from inosgd.plan import Phase, Plan, Terms
 from inosgd.plan_config import PlanConfig
 from inosgd.planning.classes import BudgetClasses
+from inosgd.planning.counts import count_terms
 from inosgd.planning.request import Request
 from inosgd.planning.solving import Solution
 from inosgd.planning.variants import SOLVERS
@@ -30,6 +31,7 @@ def make_plan(
     *,
     verify: bool = True,
     past: Sequence[Phase] | None = None,
+    counted: Terms | None = None,
     resting: Collection[str] = (),
 ) -> Plan:
     """A plan that uses every budget as far as its variant allows, and never more.
@@ -40,6 +42,8 @@ def make_plan(
         verify: Whether dp-accounting checks the plan too.
         past: Phases that the owners of ``table`` have been through already. They open the plan, and what they cost
             counts: the rest of ``config.steps`` is planned with what is left.
+        counted: The terms under which classes were counted already. Without them and without a ``past``, a count is
+            planned if ``config.counting`` asks for one.
         resting: Owners that are not sampled any more. Owners without examples never are, and spend nothing.
 
     Guarantee:
@@ -52,8 +56,11 @@ def make_plan(
     part = _part(table, rows)
     _check_feasible(part, config)
     phases = tuple(past or ())
-    classes = BudgetClasses.of(part, config.profile_margin, _exposures(phases, rows), config.accountant)
-    request = Request(config, classes, phases, rows)
+    if counted is None and past is None and config.counting is not None:
+        counted = count_terms(table, config.counting)
+    before = phases if counted is None else (Phase(1, counted), *phases)
+    classes = BudgetClasses.of(part, config.profile_margin, _exposures(before, rows), config.accountant)
+    request = Request(config, classes, phases, rows, counted)
     if not request.steps > 0:
         stand = config.steps - request.steps
         raise _validate.fail("steps", config.steps, f"{stand} steps stand already; ask for more, all counted")
@@ -85,7 +92,7 @@ def _planned(table: OwnerTable, request: Request) -> Plan:
     terms = _terms(_part(table, request.rows), request, solution)
     phases = (*request.past, Phase(request.steps, _for_all(table, request, terms)))
     spent = _spent(table, phases, request, solution)
-    return Plan(table, phases, request.accountant, spent, request.config)
+    return Plan(table, phases, request.accountant, spent, request.config, request.counted)
 
 
 def _verified(plan: Plan, table: OwnerTable, request: Request) -> Plan:
@@ -101,11 +108,12 @@ def _verified(plan: Plan, table: OwnerTable, request: Request) -> Plan:
 
 def _spent(table: OwnerTable, phases: tuple[Phase, ...], request: Request, solution: Solution) -> FloatArray:
     """What the phases cost each owner: computed afresh, or with many classes what each was certified for."""
-    if request.classes.many and not request.past:
+    if request.classes.many and not request.classes.past:
         spent = np.zeros(len(table))
         spent[request.rows] = solution.spent[request.classes.of_owner]
         return spent
-    return epsilons_spent(phases, table.deltas, request.accountant)
+    counted = () if request.counted is None else (Phase(1, request.counted),)
+    return epsilons_spent((*counted, *phases), table.deltas, request.accountant)
 
 
 def _terms(table: OwnerTable, request: Request, solution: Solution) -> Terms:

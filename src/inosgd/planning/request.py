@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from inosgd._arrays import FloatArray, IntArray
-from inosgd.plan import Phase
+from inosgd.plan import Phase, Terms
 from inosgd.plan_config import Fairness, PlanConfig
 from inosgd.planning.classes import BudgetClasses
 
@@ -14,13 +14,15 @@ from inosgd.planning.classes import BudgetClasses
 class Request:
     """A configuration for classes of budgets.
 
-    ``past`` holds the phases before, and ``rows`` the owners that take part from now on; they make up the classes.
+    ``past`` holds the phases before, ``counted`` the terms of a count before them, and ``rows`` the owners that take
+    part from now on; they make up the classes.
     """
 
     config: PlanConfig
     classes: BudgetClasses
     past: tuple[Phase, ...]
     rows: IntArray
+    counted: Terms | None = None
 
     @property
     def steps(self) -> int:

@@ -43,7 +43,7 @@ def verify_plan(plan: Plan) -> None:
 def reference_excess(plan: Plan) -> tuple[float, int, float]:
     """The largest share of a budget that dp-accounting finds spent, whose it is, and the epsilon found."""
     worst = (0.0, 0, 0.0)
-    for owner, epsilon in reference_epsilons(plan.table, plan.phases, plan.accountant).items():
+    for owner, epsilon in reference_epsilons(plan.table, plan.charges, plan.accountant).items():
         worst = max(worst, (epsilon / float(plan.table.epsilons[owner]), owner, epsilon))
     return worst
 
@@ -65,7 +65,7 @@ def reference_epsilons(table: OwnerTable, phases: Sequence[Phase], accountant: s
 
 def reference_spent(plan: Plan, owner: int, accountant: str, *, finer: float = 1.0) -> float:
     """What ``owner`` spends by dp-accounting's ``accountant``."""
-    return _reference(plan.table, plan.phases, owner, accountant, finer=finer)
+    return _reference(plan.table, plan.charges, owner, accountant, finer=finer)
 
 
 def _reference(table: OwnerTable, phases: Sequence[Phase], owner: int, accountant: str, *, finer: float = 1.0) -> float:
@@ -125,7 +125,7 @@ def _owners_to_check(table: OwnerTable, phases: Sequence[Phase]) -> IntArray:
 
 def check_spent(plan: Plan) -> None:
     """Raise unless our accountant, asked afresh, finds no more spent than the plan says; for plans from a file."""
-    spent = epsilons_spent(plan.phases, plan.table.deltas, plan.accountant)
+    spent = epsilons_spent(plan.charges, plan.table.deltas, plan.accountant)
     wrong = ~(spent <= np.minimum(plan.spent * (1 + 1e-6), plan.table.epsilons))
     if wrong.any():
         owner = int(np.argmax(wrong))

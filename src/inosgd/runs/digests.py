@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import re
+import json
 from collections.abc import Iterator
 
 import numpy as np
@@ -28,12 +28,11 @@ def training_digests(key: bytes, trainer: Trainer, data: bytes | None = None) ->
         trainer: Plan and engine are not looked at: the ledger knows the plan, and engines differ in rounding only.
         data: What stands for the examples, such as checksums of their files; without it, all of them are read.
     """
-    method = trainer.method
-    named = repr((method.name, method.importance, method.order.name, method.clipping))
+    shares = None if trainer.shares is None else trainer.shares.to_json()
     return {
         "owners": keyed_digest(key, trainer.owners.assignment.astype("<i8").tobytes()),
         "examples": _of_examples(key, trainer.store) if data is None else keyed_digest(key, data),
-        "method": keyed_digest(key, re.sub(" at 0x[0-9a-f]+", "", named).encode()),
+        "method": keyed_digest(key, json.dumps([trainer.method.to_json(), shares]).encode()),
     }
 
 

@@ -35,10 +35,10 @@ from inosgd._arrays import ArrayValue, FloatArray, frozen_floats, frozen_integer
 from inosgd.accounting import epsilons_spent
 from inosgd.errors import CheckpointError, InfeasibleError, InvalidArgumentError, UnknownOwnerError
 from inosgd.files import sha256
-from inosgd.ledger.ledger import Ledger, widened
+from inosgd.ledger.ledger import Ledger, widened, widened_terms
 from inosgd.ledger.records import Position
 from inosgd.owners import Budget, OwnerTable
-from inosgd.plan import Phase, Plan
+from inosgd.plan import Phase, Plan, Terms
 from inosgd.plan_config import PlanConfig
 from inosgd.planning import make_plan
 from inosgd.runs.checkpoint import Checkpoint, read_checkpoint
@@ -196,9 +196,16 @@ class _Past:
         """The phases of the first ``step`` steps, with a row for every owner."""
         return tuple(widened(phase, len(self.table)) for phase in self.ledger.phases_until(step))
 
+    @property
+    def counted(self) -> Terms | None:
+        """The terms under which classes were counted, with a row for every owner."""
+        count = self.ledger.history.count
+        return None if count is None else widened_terms(count, len(self.table))
+
     def spent(self, step: int) -> FloatArray:
         """What the first ``step`` steps have cost every owner, at the deltas that are asked for."""
-        return epsilons_spent(self.phases(step), self.table.deltas, self.ledger.accountant)
+        charges = [widened(phase, len(self.table)) for phase in self.ledger.history.charges_until(step)]
+        return epsilons_spent(charges, self.table.deltas, self.ledger.accountant)
 
     def allows(self, step: int) -> bool:
         """Whether all owners allow what the first ``step`` steps have cost."""
@@ -274,14 +281,15 @@ def _plan_from(past: _Past, step: int, current: Plan, config: PlanConfig, verify
         raise _validate.fail("steps", config.steps, f"{step} steps stand; ask for as many or more, all counted")
     table, phases, spent = past.table, past.phases(step), past.spent(step)
     if config.steps == step:
-        return replace(current, table=table, phases=phases, spent=spent, config=config), ()
+        return replace(current, table=table, phases=phases, spent=spent, config=config, count=past.counted), ()
     shares = np.where(table.sizes > 0, spent / table.epsilons, 0.0)
     rests = shares > 1 - LEAST_LEFT
     while True:
         resting = tuple(name for name, rest in zip(table.names, rests, strict=True) if rest)
         asked = _for_examples(config, sum(size for name, _, size in table if name not in resting))
         try:
-            return make_plan(table, asked, verify=verify, past=phases, resting=resting), resting
+            plan = make_plan(table, asked, verify=verify, past=phases, counted=past.counted, resting=resting)
+            return plan, resting
         except InfeasibleError as error:
             if error.owner is None or shares[table.names.index(error.owner)] == 0:
                 raise

@@ -81,12 +81,8 @@ class TrainingConfig:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values: everything that makes a training differ from another."""
-        method = self.method
         return {
-            "method": method.name,
-            "importance": None if method.importance is None else repr(method.importance),
-            "order": method.order.name,
-            "clipping": repr(method.clipping),
+            **self.method.to_json(),
             "plan": self.plan.to_json(),
             **{name: getattr(self, name) for name in ("learning_rate", "optimizer", "momentum", "weight_decay")},
             "until_noise": self.until_noise,

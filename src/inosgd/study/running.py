@@ -261,7 +261,8 @@ def _probe(built: Built) -> None:
     """The engine's own checks on a few examples, so that a model it refuses is refused before a run exists."""
     trainer = built.trainer
     examples = trainer.store.take(np.arange(min(PROBED, len(trainer.store))))
-    with torch_seeded_by(SeededSource(0)), trainer.engine.on(built.model, trainer.losses, examples) as found:
+    losses = trainer.losses_under(trainer.plan.at(0))
+    with torch_seeded_by(SeededSource(0)), trainer.engine.on(built.model, losses, examples) as found:
         found.measure()
 
 

@@ -111,7 +111,7 @@ def _refuse_excess(table: OwnerTable, tuning: FloatArray) -> None:
 
 def tuning_epsilons(plans: Sequence[Plan], deltas: FloatArray, trials: Trials) -> tuple[FloatArray, FloatArray]:
     """For each owner the epsilon of one trial by the worst of ``plans``, and of showing the best of several trials."""
-    columns = [column for plan in _distinct(plans) for phase in plan.phases for column in _exposure(phase.terms)]
+    columns = [column for plan in _distinct(plans) for phase in plan.charges for column in _exposure(phase.terms)]
     first, rows = distinct_rows(*columns)
     base = np.zeros((len(first), len(RENYI_ORDERS)))
     profiles = np.zeros_like(base) if _wants_profiles(trials, len(first)) else None
@@ -121,7 +121,7 @@ def tuning_epsilons(plans: Sequence[Plan], deltas: FloatArray, trials: Trials) -
             profiles = np.maximum(profiles, _profiles(plan, first))
     unused = profiles if isinstance(trials, PoissonTrials) else np.zeros_like(base)
     best = selection_divergences(base, RENYI_ORDERS, trials, unused)
-    sampled = np.any([phase.terms.sampling_rates > 0 for plan in plans for phase in plan.phases], axis=0)
+    sampled = np.any([phase.terms.sampling_rates > 0 for plan in plans for phase in plan.charges], axis=0)
     one, all_ = (epsilon_from_renyi(each[rows], RENYI_ORDERS, deltas)[0] for each in (base, best))
     return np.where(sampled, one, 0.0), np.where(sampled, all_, 0.0)
 
@@ -136,7 +136,7 @@ def _exposure(terms: Terms) -> tuple[FloatArray, FloatArray]:
 
 def _divergences(plan: Plan, owners: IntArray) -> FloatArray:
     total = np.zeros((len(owners), len(RENYI_ORDERS)))
-    for phase in plan.phases:
+    for phase in plan.charges:
         rates, multipliers = (column[owners] for column in _exposure(phase.terms))
         total += phase.steps * renyi_divergences(rates, np.where(rates > 0, multipliers, np.inf))
     return total
@@ -148,7 +148,7 @@ def _profiles(plan: Plan, owners: IntArray) -> FloatArray:
     for row, owner in enumerate(owners.tolist()):
         steps = [
             SampledGaussian(float(rates[owner]), float(multipliers[owner]), phase.steps)
-            for phase in plan.phases
+            for phase in plan.charges
             for rates, multipliers in (_exposure(phase.terms),)
             if rates[owner] > 0
         ]

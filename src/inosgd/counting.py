@@ -1,0 +1,103 @@
+"""Counting: one noisy histogram of classes for each owner, under its budget, before the first step.
+
+An example belongs to one owner and is of one class, so it moves one count by 1. With noise of standard deviation z_n on
+owner n's counts, the release is a Gaussian mechanism of noise multiplier z_n for each of its examples. In a plan
+and in a ledger this is one release with rate 1, threshold 1 / z_n and noise scale 1.
+
+Why privacy-loss distributions may account for the count and the training together: they compose mechanisms whose noise,
+rates and number are fixed in advance, and these are in the plan, which is made before the count. What was counted
+changes the loss alone, that is, which vectors are clipped and summed, and the sampled Gaussian mechanism has its
+guarantee for any vectors. So counts may decide on losses, tails and averages, and on nothing that the plan says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from inosgd import _validate
+from inosgd._arrays import FloatArray, IntArray
+from inosgd.class_shares import ClassShares
+from inosgd.errors import InvalidArgumentError, LedgerError
+from inosgd.ledger.ledger import Ledger
+from inosgd.mechanism import BoundedSum, release
+from inosgd.owners import Owners
+from inosgd.plan import Plan, Terms
+from inosgd.randomness import RandomSource
+
+STREAM = "counts"
+
+_LESS = 1 - 2.0**-20
+"""Histograms are scaled by this, so that roundings of h / z_n, below 2^-52 h, cannot move them by more than 1 / z_n."""
+
+
+def count_classes(
+    ledger: Ledger, plan: Plan, owners: Owners, labels: IntArray, classes: Sequence[str], source: RandomSource
+) -> ClassShares:
+    """Count the classes of the owners that ``plan.count`` says, with noise; the ledger has it first.
+
+    Guarantee:
+        For each example of owner n, what is returned is a function of one Gaussian mechanism of noise multiplier
+        ``plan.count.noise_multipliers()[n]``, and of nothing else of that example. The count is in the ledger before
+        noise is drawn; if the ledger refuses it, nothing is released.
+
+    Args:
+        ledger: Of the training that follows, without a step yet. One that has counts gives the same shares again.
+        plan: Made with `inosgd.plan_config.Counting`.
+        owners: Whose each example is.
+        labels: The class number of each example.
+        classes: The names of the classes.
+        source: Randomness; of the training that follows, whose streams do not overlap with the one used here.
+    """
+    terms = plan.count
+    if terms is None:
+        raise InvalidArgumentError("plan: it plans no count; ask for one with PlanConfig(counting=...)")
+    if ledger.history.count is not None:
+        return counted_shares(ledger, plan, classes)
+    _validate.same_length(labels=labels, owners=owners)
+    _check_labels(labels, classes)
+    sensitivity = terms.clipping_thresholds
+    scaled = _histograms(owners, labels, len(classes), terms) * sensitivity[:, None] * _LESS
+    ledger.record_count(terms, sensitivity=sensitivity)
+    total = BoundedSum(torch.from_numpy(scaled.ravel()), sensitivity)
+    noisy = release(total, terms.noise_scale, source.stream(STREAM))
+    counts = noisy.numpy().reshape(scaled.shape) / (sensitivity[:, None] * _LESS)
+    ledger.mark_counts(np.where(terms.sampling_rates[:, None] > 0, counts, 0.0))
+    return counted_shares(ledger, plan, classes)
+
+
+def counted_shares(ledger: Ledger, plan: Plan, classes: Sequence[str]) -> ClassShares:
+    """The shares that follow from what was counted; owners that were not counted have no row.
+
+    Raises:
+        LedgerError: If a count was recorded and its outcome was lost.
+    """
+    counts = ledger.history.counts
+    if counts is None:
+        raise LedgerError(
+            "the count of classes is in the ledger and its outcome is not, because the process was killed between the "
+            "two; a second count would cost the budgets again, so train anew",
+            record=None,
+            fault="lost",
+        )
+    if counts.shape[1] != len(classes):
+        raise _validate.fail("classes", tuple(classes), f"{counts.shape[1]} classes were counted; give the same")
+    return ClassShares.counted(plan.table.names[: len(counts)], classes, counts)
+
+
+def _histograms(owners: Owners, labels: IntArray, classes: int, terms: Terms) -> FloatArray:
+    """A row per owner; zero for owners that are not counted."""
+    cells = owners.assignment.astype(np.int64) * classes + labels
+    counts = np.bincount(cells, minlength=len(owners.table) * classes).reshape(len(owners.table), classes)
+    histograms: FloatArray = counts * terms.sampling_rates[:, None]
+    return histograms
+
+
+def _check_labels(labels: IntArray, classes: Sequence[str]) -> None:
+    """Class numbers; what is wrong is said without telling which example it is of."""
+    if not (np.issubdtype(labels.dtype, np.integer) and ((labels >= 0) & (labels < len(classes))).all()):
+        raise InvalidArgumentError(
+            f"labels of type {labels.dtype}: give a class number from 0 to {len(classes) - 1} for every example"
+        )
