@@ -14,7 +14,7 @@ from scipy import stats
 
 from inosgd import Budget, Ledger, Owners, PlanConfig, SecureSource, SeededSource, make_plan, verify_ledger
 from inosgd import counting as counting_module
-from inosgd.counting import count_classes, counted_shares
+from inosgd.counting import Labels, count_classes, counted_shares
 from inosgd.errors import (
     BudgetExceededError,
     InfeasibleError,
@@ -39,8 +39,8 @@ def owners(sizes=(2000, 4000)) -> Owners:
     return Owners.from_labels(np.repeat(["n", "o"], sizes), budgets)
 
 
-def labels(who: Owners, seed=0):
-    return np.random.default_rng(seed).choice(3, p=[0.6, 0.3, 0.1], size=len(who))
+def labels(who: Owners, seed=0) -> Labels:
+    return Labels(CLASSES, np.random.default_rng(seed).choice(3, p=[0.6, 0.3, 0.1], size=len(who)))
 
 
 @pytest.fixture(scope="module")
@@ -60,12 +60,12 @@ def test_a_count_is_planned_with_the_training_and_all_of_it_is_within_the_budget
 def test_the_shares_are_about_right_and_in_the_ledger(plan, tmp_path):
     who = owners()
     with closing(Ledger(plan.table, "pld", tmp_path / "ledger.jsonl", horizon=20)) as with_file:
-        shares = count_classes(with_file, plan, who, labels(who), CLASSES, SecureSource())
+        shares = count_classes(with_file, plan, who, labels(who), SecureSource())
     np.testing.assert_allclose(shares.rows_for("no"), [[0.6, 0.3, 0.1]] * 2, atol=0.08)
     assert shares.sources == ("counted", "counted")
     assert (with_file.spent() > 0).all()
     again = Ledger.read(tmp_path / "ledger.jsonl")
-    assert counted_shares(again, plan, CLASSES) == shares
+    assert counted_shares(again, CLASSES) == shares
     assert again.spent().tolist() == with_file.spent().tolist()
     report = verify_ledger(tmp_path / "ledger.jsonl")
     assert report.good
@@ -74,7 +74,7 @@ def test_the_shares_are_about_right_and_in_the_ledger(plan, tmp_path):
 
 def test_steps_are_charged_on_top_of_the_count(plan):
     who, ledger = owners(), Ledger.for_plan(plan)
-    count_classes(ledger, plan, who, labels(who), CLASSES, SeededSource(0))
+    count_classes(ledger, plan, who, labels(who), SeededSource(0))
     for step in range(20):
         ledger.record(step, plan.at(step))
     np.testing.assert_allclose(ledger.spent(), plan.spent, rtol=1e-6)
@@ -88,7 +88,7 @@ def test_steps_are_charged_on_top_of_the_count(plan):
 
 def test_what_was_counted_is_never_given_back(plan):
     who, ledger = owners(), Ledger.for_plan(plan)
-    count_classes(ledger, plan, who, labels(who), CLASSES, SeededSource(0))
+    count_classes(ledger, plan, who, labels(who), SeededSource(0))
     before = ledger.spent()
     ledger.record(0, plan.at(0))
     ledger.mark_rollback(0)
@@ -102,9 +102,9 @@ def test_what_was_counted_is_never_given_back(plan):
 
 def test_a_second_count_gives_the_first_again_and_nothing_is_charged(plan):
     who, ledger = owners(), Ledger.for_plan(plan)
-    first = count_classes(ledger, plan, who, labels(who), CLASSES, SecureSource())
+    first = count_classes(ledger, plan, who, labels(who), SecureSource())
     position = ledger.position
-    assert count_classes(ledger, plan, who, labels(who, 1), CLASSES, SecureSource()) == first
+    assert count_classes(ledger, plan, who, labels(who, 1), SecureSource()) == first
     assert ledger.position == position
     with pytest.raises(InvalidArgumentError, match="counted once, before the first step"):
         ledger.record_count(plan.count, sensitivity=plan.count.clipping_thresholds)
@@ -114,14 +114,14 @@ def test_a_count_comes_before_the_first_step(plan):
     ledger = Ledger.for_plan(plan)
     ledger.record(0, plan.at(0))
     with pytest.raises(InvalidArgumentError, match="before the first step"):
-        count_classes(ledger, plan, owners(), labels(owners()), CLASSES, SeededSource(0))
+        count_classes(ledger, plan, owners(), labels(owners()), SeededSource(0))
 
 
 def test_killed_between_charge_and_outcome_it_is_not_counted_again(plan):
     ledger = Ledger.for_plan(plan)
     ledger.record_count(plan.count, sensitivity=plan.count.clipping_thresholds)
     with pytest.raises(LedgerError, match="train anew"):
-        count_classes(ledger, plan, owners(), labels(owners()), CLASSES, SeededSource(0))
+        count_classes(ledger, plan, owners(), labels(owners()), SeededSource(0))
 
 
 def test_a_count_that_no_budget_allows_is_refused_and_nothing_is_written(plan):
@@ -161,21 +161,24 @@ def test_who_is_counted_can_be_chosen():
     terms = count_terms(owners().table, Counting(3, ("o",)))
     assert terms.sampling_rates.tolist() == [0.0, 1.0]
     plan = make_plan(owners().table, dataclasses.replace(CONFIG, counting=Counting(3, ("o",))))
-    shares = count_classes(Ledger.for_plan(plan), plan, owners(), labels(owners()), CLASSES, SeededSource(0))
+    shares = count_classes(Ledger.for_plan(plan), plan, owners(), labels(owners()), SeededSource(0))
     assert shares.owners == ("o",)
     with pytest.raises(UnknownOwnerError, match="there is no owner 'x'"):
         count_terms(owners().table, Counting(3, ("x",)))
 
 
-def test_labels_that_are_no_class_numbers_are_refused_before_anything_is_charged(plan):
+def test_labels_that_are_no_class_numbers_are_refused(plan):
+    numbers = labels(owners()).numbers
+    for wrong in (numbers + 1, numbers - 1, numbers.astype(float)):
+        with pytest.raises(InvalidArgumentError, match="give a class number from 0 to 2"):
+            Labels(CLASSES, wrong)
     ledger = Ledger.for_plan(plan)
-    for wrong in (labels(owners()) + 1, labels(owners()) - 1, labels(owners()).astype(float), labels(owners())[:-1]):
-        with pytest.raises(InvalidArgumentError):
-            count_classes(ledger, plan, owners(), wrong, CLASSES, SeededSource(0))
+    with pytest.raises(InvalidArgumentError, match="len"):
+        count_classes(ledger, plan, owners(), Labels(CLASSES, numbers[:-1]), SeededSource(0))
     assert ledger.history.count is None
 
 
-def noiseless(monkeypatch, plan: Plan, who: Owners, classes: np.ndarray) -> np.ndarray:
+def noiseless(monkeypatch, plan: Plan, who: Owners, numbers: np.ndarray) -> np.ndarray:
     """What would be released but for its noise, in units of the noise."""
     seen = []
 
@@ -184,7 +187,7 @@ def noiseless(monkeypatch, plan: Plan, who: Owners, classes: np.ndarray) -> np.n
         return total.value
 
     monkeypatch.setattr(counting_module, "release", without_noise)
-    count_classes(Ledger.for_plan(plan), plan, who, classes, CLASSES, SeededSource(0))
+    count_classes(Ledger.for_plan(plan), plan, who, Labels(CLASSES, numbers), SeededSource(0))
     return seen[0]
 
 
@@ -192,23 +195,23 @@ def noiseless(monkeypatch, plan: Plan, who: Owners, classes: np.ndarray) -> np.n
 @given(st.integers(0, 2**32 - 1), st.integers(0, 5999))
 def test_one_example_moves_the_counts_by_what_is_charged(plan, seed, left_out):
     with pytest.MonkeyPatch.context() as monkeypatch:
-        who, classes = owners(), labels(owners(), seed)
+        who, numbers = owners(), labels(owners(), seed).numbers
         kept = np.delete(np.arange(len(who)), left_out)
         sizes = who.table.sizes - (np.arange(2) == who.assignment[left_out])
         fewer = Owners(dataclasses.replace(who.table, sizes=sizes), who.assignment[kept])
-        moved = noiseless(monkeypatch, plan, who, classes) - noiseless(monkeypatch, plan, fewer, classes[kept])
+        moved = noiseless(monkeypatch, plan, who, numbers) - noiseless(monkeypatch, plan, fewer, numbers[kept])
         charged = 1 / plan.count.noise_multipliers()[who.assignment[left_out]]
         assert 0.999 * charged <= np.linalg.norm(moved) <= charged
 
 
 def test_noise_is_what_is_charged_and_the_test_would_see_less(plan):
     who, classes = owners(), labels(owners())
-    true = np.array([np.bincount(classes[who.assignment == row], minlength=3) for row in range(2)])
+    true = np.array([np.bincount(classes.numbers[who.assignment == row], minlength=3) for row in range(2)])
 
     def noise(planned: Plan) -> np.ndarray:
         ledgers = [Ledger.for_plan(planned) for _ in range(300)]
         for seed, ledger in enumerate(ledgers):
-            count_classes(ledger, planned, who, classes, CLASSES, SeededSource(seed))
+            count_classes(ledger, planned, who, classes, SeededSource(seed))
         found = np.array([ledger.history.counts for ledger in ledgers])
         return (found - true) / plan.count.noise_multipliers()[:, None]
 

@@ -64,8 +64,9 @@ class Adjustment:
         """
         rows = shares.rows_for(table.names, table.sizes.tolist())
         heard = _mixed(terms.sampling_rates * table.sizes * terms.clipping_thresholds @ rows)
-        offsets: FloatArray = self.tau * (np.log(heard) - np.log(_mixed(self._wanted(table, rows))))
-        return offsets - offsets.mean()
+        offsets = self.tau * (np.log(heard) - np.log(_mixed(self._wanted(table, rows))))
+        centred: FloatArray = offsets - offsets.mean()
+        return centred
 
     def _wanted(self, table: OwnerTable, rows: FloatArray) -> FloatArray:
         if self.target == "natural":

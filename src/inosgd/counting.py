@@ -13,12 +13,13 @@ guarantee for any vectors. So counts may decide on losses, tails and averages, a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from inosgd import _validate
-from inosgd._arrays import FloatArray, IntArray
+from inosgd._arrays import FloatArray, RowArray
 from inosgd.class_shares import ClassShares
 from inosgd.errors import InvalidArgumentError, LedgerError
 from inosgd.ledger.ledger import Ledger
@@ -33,9 +34,25 @@ _LESS = 1 - 2.0**-20
 """Histograms are scaled by this, so that roundings of h / z_n, below 2^-52 h, cannot move them by more than 1 / z_n."""
 
 
-def count_classes(
-    ledger: Ledger, plan: Plan, owners: Owners, labels: IntArray, classes: Sequence[str], source: RandomSource
-) -> ClassShares:
+@dataclass(frozen=True, eq=False, repr=False)
+class Labels:
+    """The class of each example, as a number among ``classes``. Sensitive, but for the names of the classes."""
+
+    classes: tuple[str, ...]
+    numbers: RowArray
+
+    def __post_init__(self) -> None:
+        numbers = self.numbers
+        if not (np.issubdtype(numbers.dtype, np.integer) and ((numbers >= 0) & (numbers < len(self.classes))).all()):
+            raise InvalidArgumentError(
+                f"labels of type {numbers.dtype}: give a class number from 0 to {len(self.classes) - 1} for each"
+            )
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+def count_classes(ledger: Ledger, plan: Plan, owners: Owners, labels: Labels, source: RandomSource) -> ClassShares:
     """Count the classes of the owners that ``plan.count`` says, with noise; the ledger has it first.
 
     Guarantee:
@@ -47,28 +64,26 @@ def count_classes(
         ledger: Of the training that follows, without a step yet. One that has counts gives the same shares again.
         plan: Made with `inosgd.plan_config.Counting`.
         owners: Whose each example is.
-        labels: The class number of each example.
-        classes: The names of the classes.
+        labels: Of which class each example is.
         source: Randomness; of the training that follows, whose streams do not overlap with the one used here.
     """
     terms = plan.count
     if terms is None:
         raise InvalidArgumentError("plan: it plans no count; ask for one with PlanConfig(counting=...)")
     if ledger.history.count is not None:
-        return counted_shares(ledger, plan, classes)
+        return counted_shares(ledger, labels.classes)
     _validate.same_length(labels=labels, owners=owners)
-    _check_labels(labels, classes)
     sensitivity = terms.clipping_thresholds
-    scaled = _histograms(owners, labels, len(classes), terms) * sensitivity[:, None] * _LESS
+    scaled = _histograms(owners, labels, terms) * sensitivity[:, None] * _LESS
     ledger.record_count(terms, sensitivity=sensitivity)
     total = BoundedSum(torch.from_numpy(scaled.ravel()), sensitivity)
     noisy = release(total, terms.noise_scale, source.stream(STREAM))
     counts = noisy.numpy().reshape(scaled.shape) / (sensitivity[:, None] * _LESS)
     ledger.mark_counts(np.where(terms.sampling_rates[:, None] > 0, counts, 0.0))
-    return counted_shares(ledger, plan, classes)
+    return counted_shares(ledger, labels.classes)
 
 
-def counted_shares(ledger: Ledger, plan: Plan, classes: Sequence[str]) -> ClassShares:
+def counted_shares(ledger: Ledger, classes: Sequence[str]) -> ClassShares:
     """The shares that follow from what was counted; owners that were not counted have no row.
 
     Raises:
@@ -84,20 +99,13 @@ def counted_shares(ledger: Ledger, plan: Plan, classes: Sequence[str]) -> ClassS
         )
     if counts.shape[1] != len(classes):
         raise _validate.fail("classes", tuple(classes), f"{counts.shape[1]} classes were counted; give the same")
-    return ClassShares.counted(plan.table.names[: len(counts)], classes, counts)
+    return ClassShares.counted(ledger.table.names[: len(counts)], classes, counts)
 
 
-def _histograms(owners: Owners, labels: IntArray, classes: int, terms: Terms) -> FloatArray:
+def _histograms(owners: Owners, labels: Labels, terms: Terms) -> FloatArray:
     """A row per owner; zero for owners that are not counted."""
-    cells = owners.assignment.astype(np.int64) * classes + labels
-    counts = np.bincount(cells, minlength=len(owners.table) * classes).reshape(len(owners.table), classes)
+    shape = len(owners.table), len(labels.classes)
+    cells = owners.assignment.astype(np.int64) * shape[1] + labels.numbers
+    counts = np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)
     histograms: FloatArray = counts * terms.sampling_rates[:, None]
     return histograms
-
-
-def _check_labels(labels: IntArray, classes: Sequence[str]) -> None:
-    """Class numbers; what is wrong is said without telling which example it is of."""
-    if not (np.issubdtype(labels.dtype, np.integer) and ((labels >= 0) & (labels < len(classes))).all()):
-        raise InvalidArgumentError(
-            f"labels of type {labels.dtype}: give a class number from 0 to {len(classes) - 1} for every example"
-        )

@@ -19,6 +19,7 @@ from torch import nn
 
 from inosgd import _validate
 from inosgd.class_shares import ClassShares
+from inosgd.counting import Labels, count_classes
 from inosgd.distributed import ALONE, Peers
 from inosgd.errors import InvalidArgumentError
 from inosgd.examples import ExampleStore, as_store
@@ -50,7 +51,8 @@ class Trainer:
         method: How a batch becomes a weighted sum.
         engine: How per-example gradients are computed.
         peers: The processes that share the work; see `inosgd.distributed`.
-        shares: Which share of each owner's examples is of each class, for a method with an adjustment; public.
+        shares: For a method with an adjustment, declared class shares; public.
+        labels: For a plan that counts classes (`inosgd.counting`), the class of each example.
     """
 
     plan: Plan
@@ -61,6 +63,7 @@ class Trainer:
     engine: GradientEngine = field(default_factory=BookkeepingEngine)
     peers: Peers = ALONE
     shares: ClassShares | None = None
+    labels: Labels | None = None
 
     def __post_init__(self) -> None:
         store = as_store(self.examples)
@@ -72,12 +75,12 @@ class Trainer:
         object.__setattr__(self, "examples", store)
         _check_adjustable(self)
 
-    def losses_under(self, terms: Terms) -> ExampleLosses:
-        """The losses of a step under ``terms``: with the method's adjustment, if it has one."""
+    def losses_under(self, terms: Terms, shares: ClassShares | None) -> ExampleLosses:
+        """The losses of a step under ``terms``: with the method's adjustment by ``shares``, if it has one."""
         adjustment, losses = self.method.adjustment, self.losses
-        if adjustment is None or self.shares is None or not isinstance(losses, OffsetLosses):
+        if adjustment is None or shares is None or not isinstance(losses, OffsetLosses):
             return losses
-        return losses.with_offsets(adjustment.offsets(terms, self.owners.table, self.shares))
+        return losses.with_offsets(adjustment.offsets(terms, self.owners.table, shares))
 
     @property
     def store(self) -> ExampleStore:
@@ -99,7 +102,7 @@ class TrainingState:
     """Everything about a training that changes while it runs.
 
     ``also`` names whatever else has a ``state_dict`` and changes with the steps, such as a scheduler of learning rates:
-    checkpoints keep it too.
+    checkpoints keep it too. ``shares`` are the class shares that were declared or counted.
     """
 
     model: nn.Module
@@ -108,6 +111,7 @@ class TrainingState:
     streams: Streams
     step: int = 0
     also: Mapping[str, Any] = field(default_factory=dict)
+    shares: ClassShares | None = None
     under: Under | None = None
 
     @contextmanager
@@ -137,6 +141,8 @@ class TrainingState:
     ) -> Self:
         """The state before the first step; without a ``ledger``, a new one in memory.
 
+        If the plan counts classes and the ledger has no count yet, they are counted here; see `inosgd.counting`.
+
         On many processes all call it, each with the same arguments, but for a ledger on disk, which only the first has.
 
         Raises:
@@ -148,6 +154,7 @@ class TrainingState:
         _check_precision(model)
         state = cls(model, optimizer, ledger, Streams.of(source), also=also or {})
         _check_same_everywhere(trainer, state)
+        state.shares = _shares(trainer, ledger, source)
         return state
 
 
@@ -304,7 +311,7 @@ def _under(trainer: Trainer, state: TrainingState, terms: Terms) -> Under:
     """Made once for all steps under the same terms."""
     if state.under is None or state.under.terms is not terms:
         sampler = PoissonSampler(terms.sampling_rates, trainer.owners.assignment)
-        state.under = Under(terms, sampler, trainer.losses_under(terms))
+        state.under = Under(terms, sampler, trainer.losses_under(terms, state.shares))
     return state.under
 
 
@@ -312,14 +319,27 @@ def _check_adjustable(trainer: Trainer) -> None:
     """Raise unless a method with an adjustment has what it needs."""
     if trainer.method.adjustment is None:
         return
-    if trainer.shares is None:
+    if trainer.shares is None and trainer.plan.count is None:
         raise InvalidArgumentError(
             "shares=None: the method adjusts its loss by class shares; declare them (ClassShares.declared), count them "
-            "under the budgets (inosgd.counting), or choose a method without an adjustment"
+            "under the budgets (PlanConfig.counting), or choose a method without an adjustment"
         )
     if not isinstance(trainer.losses, OffsetLosses):
         raise InvalidArgumentError(
             "losses: the method adjusts the logits of classes, and these losses take no offsets; use "
             "supervised(cross_entropy), or give them a method with_offsets"
         )
-    trainer.losses_under(trainer.plan.at(0))
+    trainer.losses_under(trainer.plan.at(0), trainer.shares)
+
+
+def _shares(trainer: Trainer, ledger: Ledger, source: RandomSource) -> ClassShares | None:
+    """Declared shares, and counted ones for other owners; they are counted now if they were not before."""
+    if trainer.plan.count is None:
+        return trainer.shares
+    if trainer.labels is None:
+        raise InvalidArgumentError("labels=None: the plan counts classes; give the class of each example")
+    with trainer.peers.together():
+        if trainer.peers.first:
+            count_classes(ledger, trainer.plan, trainer.owners, trainer.labels, source)
+    counted = count_classes(ledger, trainer.plan, trainer.owners, trainer.labels, source)
+    return counted if trainer.shares is None else trainer.shares.and_those_of(counted)

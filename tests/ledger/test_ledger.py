@@ -166,7 +166,7 @@ CHECKPOINT = {
 
 def test_formats_and_kinds_that_are_not_known_are_refused(tmp_path):
     for name, bodies in {
-        "format": [{"kind": "ledger", "format": 5, "accountant": "pld", "owners": TABLE.to_json()}],
+        "format": [{"kind": "ledger", "format": 6, "accountant": "pld", "owners": TABLE.to_json()}],
         "kind": [*header(), {"kind": "gift"}],
         "first": [{"kind": "step", "step": 0}],
         "second": [*header(), *header()],
@@ -198,7 +198,7 @@ def test_formats_and_kinds_that_are_not_known_are_refused(tmp_path):
     with pytest.raises(LedgerError, match="the ledger is empty"):
         Ledger.open(tmp_path / "empty")
     earlier = forged(tmp_path / "earlier", [{**header()[0], "format": 3}])
-    with pytest.raises(LedgerError, match=r"format=3: another version of inosgd wrote this ledger.* reads format 4"):
+    with pytest.raises(LedgerError, match=r"format=3: another version of inosgd wrote this ledger.* reads format 5"):
         Ledger.open(earlier)
     (tmp_path / "old").write_text('{"format": 1, "accountant": "pld", "owners": {}}\n')
     with pytest.raises(LedgerError, match="record 1"):

@@ -263,7 +263,7 @@ def _full_gradients(
         members = np.flatnonzero(data.groups == group)
         expected = terms.sampling_rates[group] * trainer.plan.table.sizes[group]
         for piece in _pieces(members):
-            with trainer.engine.on(model, trainer.losses_under(terms), store.take(piece)) as batch:
+            with trainer.engine.on(model, trainer.losses_under(terms, trainer.shares), store.take(piece)) as batch:
                 measured = batch.measure()
                 factors = trainer.method.clipping.factors(measured.grad_norms, terms.thresholds_of(data.groups[piece]))
                 pull += batch.weighted_sum(factors * expected / len(members)).to(pull)

@@ -18,6 +18,8 @@ import torch
 from torch import nn
 
 from inosgd._arrays import FloatArray, IntArray
+from inosgd.class_shares import ClassShares
+from inosgd.counting import Labels
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, ExampleLosses, GradientEngine
 from inosgd.importance import Importance
@@ -56,6 +58,7 @@ class Practice:
     plan: Plan
     method: Method
     sampler: SamplerMaker = poisson
+    shares: ClassShares | None = None
 
     def __post_init__(self) -> None:
         if len(self.plan.phases) != 1:
@@ -82,11 +85,17 @@ class Practice:
         return dataclasses.replace(self.plan, table=sized), Owners(sized, assignment)
 
     def trainer(
-        self, assignment: IntArray, examples: Any, losses: ExampleLosses, engine: GradientEngine | None = None
+        self,
+        assignment: IntArray,
+        examples: Any,
+        losses: ExampleLosses,
+        labels: Labels | None = None,
+        engine: GradientEngine | None = None,
     ) -> Trainer:
         """The library's own trainer for this practice."""
         plan, owners = self.for_owners(assignment)
-        return Trainer(plan, owners, examples, losses, self.method, engine or BookkeepingEngine())
+        engine = engine or BookkeepingEngine()
+        return Trainer(plan, owners, examples, losses, self.method, engine, shares=self.shares, labels=labels)
 
     def start(
         self,
@@ -102,7 +111,7 @@ class Practice:
             return state
         terms = trainer.plan.phases[0].terms
         drawing = self.sampler(terms.sampling_rates, trainer.owners.assignment, classes)
-        state.under = Under(terms, drawing, trainer.losses_under(terms))  # type: ignore[arg-type]
+        state.under = Under(terms, drawing, trainer.losses_under(terms, state.shares))  # type: ignore[arg-type]
         return state
 
 

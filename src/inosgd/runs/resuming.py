@@ -144,10 +144,11 @@ def resume(
     with peers.together():
         ledger = _ledger(run, trainer)
     try:
-        state = TrainingState.start(trainer, model, optimizer, source or peers.source(), ledger, also)
         with peers.together():
             if peers.first:
                 _check_same_training(run, trainer, ledger, data)
+        state = TrainingState.start(trainer, model, optimizer, source or peers.source(), ledger, also)
+        with peers.together():
             messages = _restored(LockedRun.of(run), state, source) if peers.first else []
         copy_to_peers(peers, state)
     except BaseException:

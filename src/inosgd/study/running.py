@@ -261,7 +261,7 @@ def _probe(built: Built) -> None:
     """The engine's own checks on a few examples, so that a model it refuses is refused before a run exists."""
     trainer = built.trainer
     examples = trainer.store.take(np.arange(min(PROBED, len(trainer.store))))
-    losses = trainer.losses_under(trainer.plan.at(0))
+    losses = trainer.losses_under(trainer.plan.at(0), trainer.shares)
     with torch_seeded_by(SeededSource(0)), trainer.engine.on(built.model, losses, examples) as found:
         found.measure()
 
