@@ -16,6 +16,7 @@ from inosgd.files import folder_of, sha256
 from inosgd.owners import OwnerTable
 from inosgd.plan import Plan
 from inosgd.study.config import plan_for
+from inosgd.study.shares import settled
 from inosgd.study.study import Study, StudyData, split_of
 
 
@@ -36,8 +37,9 @@ class Audited:
         _validate.whole(0, seed=seed)
         defect = None if control is None else control_named(control)
         data = split_of(study, seed)
+        study = dataclasses.replace(study, config=settled(study.config, data))
         claimed = plan_for(study.config, _halved(data.owners.table) if halves else data.owners.table)
-        practice = honest(claimed, study.config.method)
+        practice = dataclasses.replace(honest(claimed, study.config.method), shares=data.shares)
         return cls(study, data, claimed, practice if defect is None else defect.spoil(practice), control, seed)
 
     def folder(self, audit: str, out: Path | None, **more: int) -> AuditFolder:

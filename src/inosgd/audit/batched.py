@@ -123,18 +123,22 @@ def train_stacked(
 
 @dataclass(frozen=True, eq=False)
 class _Lane:
-    """What one model of the stack has to itself: its examples, its sampler and its random streams."""
+    """What one model of the stack has to itself: its examples, sampler, streams and adjustment of logits."""
 
     rows: IntArray
     owners: IntArray
     sampler: Sampler
     streams: Streams
+    offsets: FloatArray
 
     @classmethod
     def of(cls, practice: Practice, data: StudyData, rows: IntArray, source: RandomSource) -> _Lane:
         owners = data.owners.assignment[rows]
         sampler = practice.sampler(practice.terms.sampling_rates, owners, data.class_numbers[rows])
-        return cls(rows, owners, sampler, Streams.of(source))
+        adjustment, offsets = practice.method.adjustment, np.zeros(data.task.outputs)
+        if adjustment is not None and practice.shares is not None:
+            offsets = adjustment.offsets(practice.terms, practice.for_owners(owners)[1].table, practice.shares)
+        return cls(rows, owners, sampler, Streams.of(source), offsets)
 
 
 def _step(
@@ -150,7 +154,9 @@ def _step(
     batches = [lane.sampler.draw(lane.streams.sampling) for lane in lanes]
     places = _padded([lane.rows[batch] for lane, batch in zip(lanes, batches, strict=True)])
     passed = stack.forward(inputs[places])
-    losses = F.cross_entropy(passed.outputs.transpose(1, 2), targets[places], reduction="none")
+    offsets = torch.from_numpy(np.stack([lane.offsets for lane in lanes])).to(passed.outputs)
+    logits = passed.outputs + offsets[:, None, :]
+    losses = F.cross_entropy(logits.transpose(1, 2), targets[places], reduction="none")
     slopes = torch.autograd.grad(losses.sum(), passed.before)
     norms = _norms(passed.received, slopes).double().numpy()
     tail = practice.method.tail(practice.plan.expected_threshold_sum())

@@ -65,9 +65,10 @@ from inosgd.audit.bounds import (
     rejects,
 )
 from inosgd.audit.claims import MOST_OWNERS, Claim, claim_of
-from inosgd.audit.insertion import CanaryModel, Inserted, losses_with_canaries, mixed
+from inosgd.audit.insertion import CanaryLosses, CanaryModel, Inserted, mixed
 from inosgd.audit.practice import Practice
 from inosgd.clipping import MARGIN
+from inosgd.counting import Labels
 from inosgd.errors import InosgdError
 from inosgd.gradients import ExampleLosses
 from inosgd.importance import importance_weights
@@ -183,8 +184,10 @@ def train_with(
     assignment = np.concatenate([data.owners.assignment, rows])
     inputs, targets = data.examples.all()
     examples = mixed(inputs, targets, inserted, model.canaries.weight.dtype)
-    trainer = practice.trainer(assignment, examples, _with_canaries(data.task.losses))
     kinds = data.class_numbers
+    counted = np.append(kinds, np.zeros(len(rows), dtype=np.int64))  # in a count of classes canaries are of the first
+    labels = None if practice.plan.count is None else Labels(data.task.names, counted)
+    trainer = practice.trainer(assignment, examples, _with_canaries(data.task.losses), labels)
     last = int(kinds.max()) if len(kinds) else -1
     classes = np.concatenate([kinds, last + 1 + inserted.coordinates])  # each canary has its own class
     state = practice.start(trainer, model, optimizer, source, classes)
@@ -192,9 +195,9 @@ def train_with(
 
 
 @cache
-def _with_canaries(losses: ExampleLosses) -> ExampleLosses:
-    """Always the same function, so that what was checked of it stays known."""
-    return losses_with_canaries(losses)
+def _with_canaries(losses: ExampleLosses) -> CanaryLosses:
+    """Always the same value, so that what was checked of it stays known."""
+    return CanaryLosses(losses)
 
 
 def _initial_model(game: Game, coordinates: int) -> CanaryModel:

@@ -24,7 +24,8 @@ import torch
 from torch import nn
 
 from inosgd._arrays import FloatArray, IntArray
-from inosgd.gradients import ExampleLosses
+from inosgd.errors import InvalidArgumentError
+from inosgd.gradients import ExampleLosses, OffsetLosses
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,15 +106,23 @@ class CanaryModel(nn.Module):
         return said
 
 
-def losses_with_canaries(losses: ExampleLosses) -> ExampleLosses:
-    """``losses`` for real examples; for an inserted one its constant loss, with its own gradient and nothing else."""
+@dataclass(frozen=True)
+class CanaryLosses:
+    """``usual`` losses for real examples; for an inserted one its constant loss, with its own gradient alone."""
 
-    def combined(model: nn.Module, examples: MixedExamples) -> torch.Tensor:
+    usual: ExampleLosses
+
+    def __call__(self, model: nn.Module, examples: MixedExamples) -> torch.Tensor:
+        """One loss per example."""
         if not isinstance(model, CanaryModel):
             raise TypeError(f"model: {type(model).__name__} has no coordinates for canaries; give a CanaryModel")
         said = model.about(examples.coordinates, examples.gradients)
         constant = examples.losses + (said - said.detach())
-        usual = losses(model, (examples.inputs, examples.targets))
+        usual = self.usual(model, (examples.inputs, examples.targets))
         return torch.where(examples.coordinates >= 0, constant, usual)
 
-    return combined
+    def with_offsets(self, offsets: FloatArray) -> CanaryLosses:
+        """The same with a number added to the logit of each class of real examples."""
+        if not isinstance(self.usual, OffsetLosses):
+            raise InvalidArgumentError("losses: they take no offsets, which the method adds to the logits of classes")
+        return CanaryLosses(self.usual.with_offsets(offsets))

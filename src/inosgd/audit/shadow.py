@@ -26,6 +26,7 @@ from inosgd._arrays import BoolArray, FloatArray, IntArray
 from inosgd.analysis.task import Task, example_losses
 from inosgd.audit.batched import can_stack, train_stacked
 from inosgd.audit.practice import Practice
+from inosgd.counting import Labels
 from inosgd.modes import evaluating
 from inosgd.randomness import SeededSource, uniforms
 from inosgd.study.config import optimizer_for
@@ -80,6 +81,7 @@ def stackable(study: Study, data: StudyData, seed: int) -> bool:
     config = study.config
     plain = config.optimizer == "sgd" and not config.momentum and not config.weight_decay
     plain = plain and data.task.kind == "classification"
+    plain = plain and not (config.count_classes and config.method.adjustment)
     return plain and isinstance(data.examples.inputs, torch.Tensor) and can_stack(study.model(data, seed))
 
 
@@ -89,7 +91,8 @@ def train_one(
     """One shadow model by the library's own step; its outputs for all examples."""
     model = copy.deepcopy(initial)
     optimizer, examples = optimizer_for(task.study.config, model), data.examples.only(rows)
-    trainer = task.practice.trainer(data.owners.assignment[rows], examples, data.task.losses)
+    labels = None if task.practice.plan.count is None else Labels(data.task.names, data.class_numbers[rows])
+    trainer = task.practice.trainer(data.owners.assignment[rows], examples, data.task.losses, labels)
     state = task.practice.start(trainer, model, optimizer, source, data.class_numbers[rows])
     fit(trainer, state)
     return outputs_of(model, data.examples.inputs)

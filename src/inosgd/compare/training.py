@@ -15,6 +15,7 @@ from inosgd.randomness import SeededSource
 from inosgd.study.building import build
 from inosgd.study.config import plan_once
 from inosgd.study.judging import judge
+from inosgd.study.shares import settled
 from inosgd.study.study import Study, StudyData, for_validation, split_of
 from inosgd.training import Callback, Trainer, TrainingState, every, fit
 
@@ -36,7 +37,7 @@ def train_once(study: Study, data: StudyData, entrant: Entrant, seed: int, watch
 
     Sampling, noise and the initial model depend on the seed alone, so that entrants with the same seed are paired.
     """
-    config = entrant.config(study.config)
+    config = settled(entrant.config(study.config), data)
     plan = plan_once(config, data.owners.table)
     built = build(study, data, plan, config, seed=seed)
     ledger = Ledger.for_plan(plan)  # in memory: nothing of a comparison is published

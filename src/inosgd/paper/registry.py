@@ -26,7 +26,7 @@ from inosgd.paper.datasets import ASSIGNMENTS, Assignment, DataSet, assign, mode
 from inosgd.paper.datasets.download import obtain
 from inosgd.plan_config import PlanConfig
 from inosgd.study.config import TrainingConfig
-from inosgd.study.study import Groups, HeldOutExamples, LabelledExamples, Study, StudyData
+from inosgd.study.study import Groups, HeldOutExamples, LabelledExamples, Study, StudyData, shares_by_assignment
 
 SCALES = ("laptop", "paper")
 
@@ -229,14 +229,16 @@ def _split(assignment: Assignment, balanced: bool, loader: Loader, seed: int) ->
         )
     )
     deltas = np.full(len(assigned.group_names), assignment.delta)
+    task = classification([name.replace("_", " ") for name in assigned.class_names], balanced=balanced)
     return StudyData(
         owners=assigned.owners,
         examples=LabelledExamples(*examples),
         held_out=HeldOutExamples(*judged, assigned.held_out_groups),
-        task=classification([name.replace("_", " ") for name in assigned.class_names], balanced=balanced),
+        task=task,
         groups=Groups(assigned.group_names, assigned.group_epsilons, deltas),
         train_groups=assigned.train_groups,
         scaling=data.scaling,
+        shares=shares_by_assignment(assigned.owners, assigned.train_targets, task),
     )
 
 

@@ -12,7 +12,7 @@ from inosgd.plan import Terms
 from inosgd.plan_config import Counting
 from inosgd.planning.classes import gaussian_mu
 
-LARGEST_ERROR = 0.1
+LARGEST_ERROR = 0.25
 """A count is of use if the total-variation distance of its shares to the true ones is at most this, in expectation."""
 
 MULTIPLIER_GRID = 1.02

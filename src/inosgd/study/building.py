@@ -13,6 +13,7 @@ from inosgd.owners import Owners, OwnerTable
 from inosgd.plan import Plan
 from inosgd.randomness import RandomSource, SecureSource, SeededSource
 from inosgd.study.config import TrainingConfig, optimizer_for
+from inosgd.study.shares import labels_for
 from inosgd.study.study import Study, StudyData
 from inosgd.training import Trainer
 
@@ -53,7 +54,16 @@ def build(
     _check_owners(plan.table, data.owners.table)
     owners = Owners(plan.table, data.owners.assignment)
     model = study.model(data, seed)
-    trainer = Trainer(plan, owners, data.examples, data.task.losses, config.method, peers=peers)
+    trainer = Trainer(
+        plan,
+        owners,
+        data.examples,
+        data.task.losses,
+        config.method,
+        peers=peers,
+        shares=data.shares,
+        labels=labels_for(plan, data),
+    )
     return Built(trainer, model, optimizer_for(config, model))
 
 

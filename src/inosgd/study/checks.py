@@ -33,6 +33,7 @@ def problems_between_keys(study: StudySchema, allowed_factory: str | None) -> li
         *_data_problems(study),
         *_task_problems(study),
         *_budget_problems(study),
+        *_share_problems(study),
         *_model_problems(study, allowed_factory),
         *_training_problems(study.training),
     ]
@@ -212,6 +213,21 @@ def _budget_problems(study: StudySchema) -> Iterator[Problem]:
     unnamed = [name for name, budget in (budgets.owners or {}).items() if budget.delta is None]
     if budgets.delta is None and (per_row or unnamed):
         yield Problem("budgets.delta", ABSENT, "it is missing; give a delta such as 1e-6, well below 1 / examples")
+
+
+def _share_problems(study: StudySchema) -> Iterator[Problem]:
+    shares, kind = study.shares, study.task.kind
+    given = [key for key in ("owners", "file") if getattr(shares, key) is not None]
+    if len(given) > 1:
+        yield Problem("shares.file", shares.file, "the shares are in [shares.owners]; give them in one place")
+    if study.training.adjustment is not None:
+        if kind != "classification":
+            yield Problem("training.adjustment", ABSENT, f'task.kind = "{kind}" has no classes; leave it out')
+        elif not (given or shares.count):
+            fix = "it needs class shares: declare them in [shares.owners], or set shares.count = true"
+            yield Problem("training.adjustment", ABSENT, fix)
+    elif kind != "classification" and (given or shares.count):
+        yield Problem("shares", ABSENT, f'task.kind = "{kind}" has no classes; leave it out')
 
 
 def _model_problems(study: StudySchema, allowed_factory: str | None) -> Iterator[Problem]:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from inosgd import _validate
+from inosgd.adjustment import Adjustment
 from inosgd.errors import InfeasibleError, InvalidArgumentError
 from inosgd.importance import Importance
 from inosgd.method import Method, method_named
@@ -44,6 +45,7 @@ class TrainingConfig:
         weight_decay: Torch's default if None.
         until_noise: If given, as many steps are taken as need no more noise than this; those of ``plan`` do not count.
         seed: Where a repeatable training begins, which is not private; None for one with secure randomness.
+        count_classes: Whether the classes of owners without declared shares are counted, if the method needs them.
     """
 
     method: Method
@@ -54,6 +56,7 @@ class TrainingConfig:
     weight_decay: float | None = None
     until_noise: float | None = None
     seed: int | None = None
+    count_classes: bool = False
 
     def __post_init__(self) -> None:
         _validate.finite_positive(learning_rate=self.learning_rate)
@@ -87,6 +90,7 @@ class TrainingConfig:
             **{name: getattr(self, name) for name in ("learning_rate", "optimizer", "momentum", "weight_decay")},
             "until_noise": self.until_noise,
             "seed": self.seed,
+            "count_classes": self.count_classes,
         }
 
 
@@ -96,6 +100,14 @@ def _by_name(config: TrainingConfig, name: str) -> TrainingConfig:
 
 def _with_variant(config: TrainingConfig, variant: str) -> TrainingConfig:
     return config.by(dataclasses.replace(config.method, variant=variant))
+
+
+def _with_adjustment(name: str) -> Callable[[TrainingConfig, Any], TrainingConfig]:
+    def changed(config: TrainingConfig, value: Any) -> TrainingConfig:
+        adjustment = dataclasses.replace(config.method.adjustment or Adjustment(), **{name: value})
+        return dataclasses.replace(config, method=dataclasses.replace(config.method, adjustment=adjustment))
+
+    return changed
 
 
 def _with_tail_share(config: TrainingConfig, share: float) -> TrainingConfig:
@@ -122,6 +134,8 @@ _CHANGES: dict[str, Callable[[TrainingConfig, Any], TrainingConfig]] = {
     "variant": _with_variant,
     "learning_rate": _with_learning_rate,
     "tail.share": _with_tail_share,
+    "adjustment.tau": _with_adjustment("tau"),
+    "adjustment.target": _with_adjustment("target"),
     "fairness.exponent": _with_knob("exponent"),
     "fairness.max_ratio": _with_knob("max_ratio"),
 }

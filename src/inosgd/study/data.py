@@ -7,6 +7,7 @@ that are held out are not protected: they are never trained on, but what is repo
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from inosgd.study.encoding import Encoding
 from inosgd.study.labels import Names
 from inosgd.study.opening import open_source, open_source_at
 from inosgd.study.reading import StudyFile
+from inosgd.study.shares import declared_shares
 from inosgd.study.sources import Progress, Source, label_error
 from inosgd.study.study import (
     FITTED_SCALING,
@@ -63,7 +65,9 @@ def load_data(study: StudyFile, progress: Progress | None = None, *, seed: int =
     examples = LabelledExamples(_rows(inputs, training), targets)
     kept = LabelledExamples(_rows(judged_inputs, held_out), judged_targets)
     fitted = encoding.fitted or fits_targets(study.schema)
-    return _study_data(owners, examples, kept, groups, encoding, task, FITTED_SCALING if fitted else PUBLIC_RANGES)
+    scaling = FITTED_SCALING if fitted else PUBLIC_RANGES
+    data = _study_data(owners, examples, kept, groups, encoding, task, scaling)
+    return replace(data, shares=declared_shares(study, task, owners.table))
 
 
 def joined_data(study: StudyFile, data: StudyData, path: Path, budgets: dict[str, Budget]) -> StudyData:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from inosgd.adjustment import Adjustment
 from inosgd.gradients import check_model
 from inosgd.importance import BetaTail, Importance, StepTail
 from inosgd.method import METHODS, Method
@@ -24,7 +25,7 @@ from inosgd.study.data import encoding_of, load_data
 from inosgd.study.models import BUILT_IN, build_model, model_problem
 from inosgd.study.problems import StudyFileError
 from inosgd.study.reading import StudyFile, parse_study
-from inosgd.study.schema import TailSection, TrainingSection
+from inosgd.study.schema import AdjustmentSection, TailSection, TrainingSection
 from inosgd.study.sources import Progress
 from inosgd.study.study import Study, StudyData
 
@@ -36,7 +37,7 @@ def study_from(file: StudyFile, *, allowed_factory: str | None = None, progress:
         name=file.path.stem,
         description=f"the data of {file.path.name}",
         origin=json.dumps(origin),
-        config=config_of(file.schema.training),
+        config=replace(config_of(file.schema.training), count_classes=file.schema.shares.count),
         model_name=file.schema.model.name,
         split=partial(_split, file, progress),
         model=partial(file_model, file, allowed_factory),
@@ -107,12 +108,17 @@ def _split(file: StudyFile, progress: Progress | None, seed: int) -> StudyData:
 def _method(training: TrainingSection) -> Method:
     """The method with what the study changes about it."""
     method = METHODS[training.method]
-    return dataclasses.replace(
+    return replace(
         method,
         variant=training.variant or method.variant,
         importance=method.importance if training.tail is None else _importance(training.tail),
         order=method.order if training.order is None else ORDERS[training.order],
+        adjustment=method.adjustment if training.adjustment is None else _adjustment(training.adjustment),
     )
+
+
+def _adjustment(section: AdjustmentSection) -> Adjustment:
+    return Adjustment(section.tau, section.target)
 
 
 def _importance(tail: TailSection) -> Importance:

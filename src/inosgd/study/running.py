@@ -48,6 +48,7 @@ from inosgd.study.description import describe, warnings_of
 from inosgd.study.fingerprints import fingerprints_of, keyed, refuse_changes
 from inosgd.study.joining import brought_to, restricted, with_joined
 from inosgd.study.judging import curve_of, judge
+from inosgd.study.shares import settled
 from inosgd.study.study import Study, StudyData
 from inosgd.training import Callback, Trainer, TrainingState, fit, model_digest
 from inosgd.training import every as after_every
@@ -99,6 +100,7 @@ def prepare(study: Study, *, peers: Peers = ALONE) -> Prepared:
     """Read the data, plan and build, so that whatever can fail fails here; nothing is written."""
     data = study.split(0)
     _check_delta(study, data.owners.table)
+    study = replace(study, config=settled(study.config, data))
     plan = plan_for(study.config, data.owners.table)
     return _prepared(study, data, fingerprints_of(study, data), plan, peers)
 
@@ -156,7 +158,7 @@ def prepare_again(run: RunFolder, study: Study, *, peers: Peers = ALONE) -> Prep
     budgets = None if study.file is None else study.file.schema.budgets.file
     refuse_changes(description["fingerprints"], keyed(run.data_key(), fingerprints), budgets)
     data = restricted(with_joined(run, study, data, brought), plan.table)
-    seeded = replace(study, config=replace(study.config, seed=description["seed"]))
+    seeded = replace(study, config=settled(replace(study.config, seed=description["seed"]), data))
     return _prepared(seeded, data, {**fingerprints, **brought}, plan, peers)
 
 

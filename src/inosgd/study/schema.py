@@ -190,6 +190,14 @@ class Budgets(_Section):
     file: Text | None = None
 
 
+class SharesSection(_Section):
+    """Which share of each owner's rows is of each class: declared here or in a CSV file, or counted with noise."""
+
+    count: bool = False
+    owners: Annotated[dict[str, dict[str, float]], Field(min_length=1)] | None = None
+    file: Text | None = None
+
+
 class ModelSection(_Section):
     """Which model: ``mlp``, ``cnn``, ``lstm`` or ``package.module:factory``, and what it is called with."""
 
@@ -217,6 +225,13 @@ class FairnessSection(_Section):
     mix: Annotated[float, Field(ge=0, le=1)] = Fairness().mix
 
 
+class AdjustmentSection(_Section):
+    """How unequal signals are taken out of the loss; see `inosgd.adjustment`."""
+
+    tau: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 1.0
+    target: Literal["natural", "owners", "classes"] = "natural"
+
+
 class TrainingSection(_Section):
     """How the model is trained."""
 
@@ -230,6 +245,7 @@ class TrainingSection(_Section):
     profile_margin: AtLeastZero | None = None
     order: Literal["descending-loss", "ascending-loss", "random", "owner-then-loss"] | None = None
     tail: TailSection | None = None
+    adjustment: AdjustmentSection | None = None
     fairness: FairnessSection = FairnessSection()
     optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad"] = "sgd"
     learning_rate: Positive
@@ -253,6 +269,7 @@ class StudySchema(_Section):
     data: Annotated[TableData | ImageData | NpzData | MappedData, Field(discriminator="kind")]
     task: TaskSection = TaskSection()
     budgets: Budgets
+    shares: SharesSection = SharesSection()
     model: ModelSection
     training: TrainingSection
     evaluation: EvaluationSection = EvaluationSection()

@@ -20,6 +20,7 @@ from torch import nn
 
 from inosgd._arrays import FloatArray, IntArray, RowArray
 from inosgd.analysis.task import Task, classification
+from inosgd.class_shares import ClassShares
 from inosgd.errors import InvalidArgumentError
 from inosgd.owners import Budget, Owners, OwnerTable
 from inosgd.study.config import TrainingConfig
@@ -121,6 +122,7 @@ class StudyData:
         train_groups: The row in ``groups`` of each training example.
         encoding: How raw data became tensors; None if that is not kept.
         scaling: How features and targets came to be of order one, in words.
+        shares: Which share of each owner's examples is of each class, where that was declared.
     """
 
     owners: Owners
@@ -131,6 +133,7 @@ class StudyData:
     train_groups: RowArray
     encoding: Encoding | None = None
     scaling: str = PUBLIC_RANGES
+    shares: ClassShares | None = None
 
     @property
     def by_owner(self) -> bool:
@@ -218,16 +221,27 @@ def split_by_class(
 ) -> StudyData:
     """A fifth of each class held out; ``groups`` says which of the owners in ``budgets`` each example belongs to."""
     train, held_out = train_test_split(np.arange(len(targets)), test_size=0.2, stratify=targets, random_state=seed)
-    owners = Owners.from_labels(np.array(list(budgets))[groups[train]], budgets)
+    owners, task = Owners.from_labels(np.array(list(budgets))[groups[train]], budgets), classification(classes)
     judged = HeldOutExamples(torch.from_numpy(inputs[held_out]), torch.from_numpy(targets[held_out]), groups[held_out])
     return StudyData(
         owners=owners,
         examples=LabelledExamples(torch.from_numpy(inputs[train]), torch.from_numpy(targets[train])),
         held_out=judged,
-        task=classification(classes),
+        task=task,
         groups=Groups.of_owners(owners.table),
         train_groups=groups[train],
+        shares=shares_by_assignment(owners, targets[train], task),
     )
+
+
+def shares_by_assignment(owners: Owners, targets: RowArray, task: Task) -> ClassShares:
+    """The shares of a study in which who holds which classes was decided in public, and not by the owners' data."""
+    counts = np.zeros((len(owners.table), task.outputs))
+    np.add.at(counts, (owners.assignment, targets.astype(np.int64)), 1.0)
+    present = np.flatnonzero(counts.sum(axis=1) > 0).tolist()
+    names = tuple(owners.table.names[row] for row in present)
+    rows = counts[present] / counts[present].sum(axis=1, keepdims=True)
+    return ClassShares(names, task.names, rows, ("declared",) * len(names))
 
 
 def for_validation(data: StudyData, seed: int, share: float = 0.2) -> StudyData:

@@ -15,6 +15,7 @@ from inosgd.errors import InfeasibleError, InvalidArgumentError
 from inosgd.owners import OwnerTable
 from inosgd.plan import Plan, Terms
 from inosgd.study.config import TrainingConfig, plan_for
+from inosgd.study.shares import settled
 from inosgd.study.study import Study
 from inosgd.tuning.candidates import Candidate, Space
 from inosgd.tuning.trials import trial_data
@@ -67,8 +68,9 @@ def price_tuning(study: Study, space: Space, trials: Trials) -> Priced:
     """
     _check_private(study)
     candidates = space.candidates(study.config)
-    table = trial_data(study).owners.table
-    configs = [candidate.config.changed({"accountant": "rdp"}) for candidate in candidates]
+    data = trial_data(study)
+    configs = [settled(candidate.config.changed({"accountant": "rdp"}), data) for candidate in candidates]
+    table = data.owners.table
     plans, one_trial, tuning = fitted(table, lambda part, verify: plans_of(configs, part, verify=verify), trials)
     return Priced(study, tuple(candidates), tuple(plans), trials, table, one_trial, tuning)
 

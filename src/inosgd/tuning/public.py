@@ -11,6 +11,7 @@ from inosgd import _validate
 from inosgd.errors import InvalidArgumentError
 from inosgd.parallel.runner import Failure, failures_error, run_all
 from inosgd.parallel.workers import LOCAL, Workers
+from inosgd.study.shares import settled
 from inosgd.study.study import Study
 from inosgd.tuning.candidates import Candidate, Space
 from inosgd.tuning.pricing import plans_of
@@ -67,7 +68,8 @@ def tune_on_public_data(
 
 
 def _tasks(candidates: Sequence[Candidate], study: Study, seeds: int) -> list[TrialTask]:
-    plans = plans_of([candidate.config for candidate in candidates], trial_data(study).owners.table)
+    data = trial_data(study)
+    plans = plans_of([settled(candidate.config, data) for candidate in candidates], data.owners.table)
     return [
         TrialTask(study, candidate, plan, seed)
         for candidate, plan in zip(candidates, plans, strict=True)

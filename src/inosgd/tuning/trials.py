@@ -15,6 +15,7 @@ from inosgd.ledger.ledger import Ledger
 from inosgd.plan import Plan
 from inosgd.study.building import build, source_for
 from inosgd.study.judging import judge
+from inosgd.study.shares import settled
 from inosgd.study.study import Study, StudyData, split_of
 from inosgd.training import TrainingState, fit
 from inosgd.tuning.candidates import Candidate
@@ -57,7 +58,7 @@ class Trial:
 def run_trial(task: TrialTask) -> Trial:
     """Train the candidate by its plan and judge it by held-out examples; nothing stays on disk."""
     study, data = task.study, trial_data(task.study)
-    built = build(study, data, task.plan, task.candidate.config)
+    built = build(study, data, task.plan, settled(task.candidate.config, data))
     with tempfile.TemporaryDirectory() as place:  # private to its user
         path = Path(place) / "ledger.jsonl"
         ledger = Ledger.for_plan(task.plan, path, durable=False)

@@ -1,0 +1,72 @@
+"""Class shares of a study: what its file declares, and whose classes are counted under the budgets."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from inosgd.analysis.task import Task
+from inosgd.class_shares import ClassShares
+from inosgd.counting import Labels
+from inosgd.data.tables import closest, read_table
+from inosgd.errors import InvalidArgumentError
+from inosgd.owners import OwnerTable
+from inosgd.plan import Plan
+from inosgd.plan_config import Counting
+from inosgd.study.config import TrainingConfig
+from inosgd.study.reading import StudyFile
+from inosgd.study.study import StudyData
+
+
+def declared_shares(study: StudyFile, task: Task, table: OwnerTable) -> ClassShares | None:
+    """What the study file declares, itself or in a CSV file ``owner,CLASS,CLASS,...``; None if nothing.
+
+    Raises:
+        InvalidArgumentError: Naming the owner, the class or the sum that cannot be.
+    """
+    section = study.schema.shares
+    given = section.owners
+    if section.file is not None:
+        columns = read_table([study.locate(section.file)], dict.fromkeys(("owner", *task.names), "shares.file"))
+        numbers = {name: columns.numbers(name).tolist() for name in task.names}
+        owners = columns.texts("owner")
+        given = {owner: {name: numbers[name][row] for name in task.names} for row, owner in enumerate(owners)}
+    if given is None:
+        return None
+    unknown = [name for name in given if name not in table.names]
+    if unknown:
+        fix = f"there is no such owner; {closest(unknown[0], list(table.names))}"
+        raise study.error(f"shares.owners.{unknown[0]}", dict(given[unknown[0]]), fix)
+    try:
+        return ClassShares.declared(given, task.names)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{study.path}: {error}") from None
+
+
+def settled(config: TrainingConfig, data: StudyData) -> TrainingConfig:
+    """The configuration for the public facts of ``data``: whose classes have to be counted.
+
+    Raises:
+        InvalidArgumentError: If a loss is to be adjusted and there are no classes, or no shares of them.
+    """
+    if config.method.adjustment is None:
+        return config
+    if data.task.kind != "classification":
+        raise InvalidArgumentError(
+            f"adjustment: {data.task.kind} has no classes whose shares a loss could be adjusted by; leave it out"
+        )
+    known = () if data.shares is None else data.shares.owners
+    uncounted = tuple(name for name, _, size in data.owners.table if size > 0 and name not in known)
+    if not config.count_classes or not uncounted:
+        if not known:
+            raise InvalidArgumentError(
+                "adjustment: it needs class shares; declare them in [shares.owners], count them under the budgets with "
+                "shares.count = true, or leave the adjustment out"
+            )
+        return config
+    counting = Counting(data.task.outputs, uncounted)
+    return dataclasses.replace(config, plan=dataclasses.replace(config.plan, counting=counting))
+
+
+def labels_for(plan: Plan, data: StudyData) -> Labels | None:
+    """The classes of the examples, if ``plan`` counts them."""
+    return None if plan.count is None else Labels(data.task.names, data.class_numbers)
