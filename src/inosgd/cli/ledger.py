@@ -53,6 +53,7 @@ def _described(ledger: Ledger) -> dict[str, Any]:
         "published": ledger.published,
         "stopped": ledger.stopped,
         "accountant": ledger.accountant,
+        "counted": None if ledger.history.count is None else int(ledger.history.count.sampling_rates.sum()),
         "owners": {
             name: {
                 "epsilon": budget.epsilon,
@@ -88,6 +89,8 @@ def _show(described: dict[str, Any], as_json: bool) -> None:
             f"[bold]{described['steps']} steps[/], accountant {described['accountant']}, "
             f"{f'published after step {published}' if published else 'nothing published'}\n"
         )
+        if described["counted"]:
+            shown.print(f"The classes of {described['counted']} owners were counted before the first step.\n")
         shown.print(_table(described["owners"]))
         if described["stopped"]:
             shown.print(f"\n[bold]stopped:[/] {escape(described['stopped'])}")

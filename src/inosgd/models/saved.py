@@ -294,6 +294,8 @@ def _privacy_table(privacy: Mapping[str, Any]) -> str:
         "accountant": privacy["accountant"],
         "randomness": privacy["randomness"],
     }
+    if privacy.get("adjustment"):
+        rows["loss"] = privacy["adjustment"]
     return "\n".join(["| | |", "| --- | --- |", *(f"| {key} | {value} |" for key, value in rows.items())])
 
 

@@ -95,12 +95,14 @@ def _sentence(plan: Plan, model: dict[str, Any]) -> str:
 
 
 def _facts(plan: Plan, done: int, description: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    counted = () if plan.count is None else (("classes", f"counted for {int(plan.count.sampling_rates.sum())} owners"),)
     return (
         ("steps", f"{done}" if done == plan.steps else f"{done} of {plan.steps}"),
         ("expected batch", f"{plan.at(0).expected_batch_size:.4g}"),
         ("noise scale", f"{plan.at(0).noise_scale:.3g}"),
         ("accountant", plan.accountant.upper()),
         ("randomness", "secure" if description.get("seed") is None else "seeded"),
+        *counted,
     )
 
 

@@ -67,6 +67,23 @@ def settled(config: TrainingConfig, data: StudyData) -> TrainingConfig:
     return dataclasses.replace(config, plan=dataclasses.replace(config.plan, counting=counting))
 
 
+def adjusted_by(config: TrainingConfig, data: StudyData) -> str | None:
+    """What a loss was adjusted by, in words; None if it was not."""
+    adjustment = config.method.adjustment
+    if adjustment is None:
+        return None
+    declared = 0 if data.shares is None else len(data.shares.owners)
+    counted = 0 if config.plan.counting is None else len(config.plan.counting.owners or ())
+    sources = [f"declared for {declared}"] * (declared > 0) + [f"counted under the budgets for {counted}"] * (
+        counted > 0
+    )
+    owners = "owner" if declared + counted == 1 else "owners"
+    return (
+        f"signals taken out of the loss (tau {adjustment.tau:g}, target {adjustment.target}) by class shares, "
+        f"{' and '.join(sources)} {owners}"
+    )
+
+
 def labels_for(plan: Plan, data: StudyData) -> Labels | None:
     """The classes of the examples, if ``plan`` counts them."""
     return None if plan.count is None else Labels(data.task.names, data.class_numbers)
