@@ -18,7 +18,7 @@ from typing import Any, Self
 from inosgd import _validate
 from inosgd.errors import InvalidArgumentError
 
-VARIANTS = ("uniform", "sample", "scale", "both", "fair")
+VARIANTS = ("uniform", "sample", "scale", "both", "fair", "threshold")
 """Which point of each owner's privacy curve a plan chooses; `inosgd.planning.variants` says how."""
 
 ACCOUNTANTS = ("pld", "rdp")

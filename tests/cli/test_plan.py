@@ -47,7 +47,7 @@ def test_many_owners_show_the_strictest_median_and_most_liberal(inosgd, tmp_path
 
 def test_variants_side_by_side(inosgd):
     compared = json.loads(inosgd(*MNIST, "--steps", 50, "--compare", "--json").out)["variants"]
-    assert set(compared) == {"uniform", "sample", "scale", "both", "fair"}
+    assert set(compared) == {"uniform", "sample", "scale", "both", "fair", "threshold"}
     assert compared["uniform"]["signal_ratio"] < compared["fair"]["signal_ratio"] < compared["scale"]["signal_ratio"]
     assert "most liberal" in inosgd(*MNIST, "--steps", 50, "--compare").out
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +17,7 @@ from inosgd.accounting.profile import gaussian_profile, risk_profile
 from inosgd.errors import InfeasibleError, InvalidArgumentError
 from inosgd.plan import Phase, Terms
 from inosgd.planning import VARIANTS, reference_spent, verify_plan
+from inosgd.planning.classes import gaussian_mu
 from inosgd.planning.signals import signals, widest_angle
 
 MNIST = OwnerTable(("strict", "liberal"), [0.1, 1.0], [1e-5, 1e-5], [30596, 29404])
@@ -414,3 +416,65 @@ def test_a_bad_margin_is_refused_by_name():
 def test_bad_knobs_are_refused_by_name(bad):
     with pytest.raises(InvalidArgumentError, match=next(iter(bad))):
         Fairness(**bad)
+
+
+def capped(owners: OwnerTable) -> OwnerTable:
+    """The owners with budgets cut to the best single one, by the definition: tried one after the other."""
+    mu = gaussian_mu(owners.epsilons, owners.deltas)
+    worth = [owners.sizes[mu >= one].sum() * one for one in mu]
+    return replace(owners, epsilons=np.minimum(owners.epsilons, owners.epsilons[int(np.argmax(worth))]))
+
+
+@given(
+    epsilons=st.lists(st.floats(0.1, 8.0), min_size=1, max_size=5),
+    sizes=st.lists(st.integers(50, 2000), min_size=5, max_size=5),
+    steps=st.sampled_from([10, 300]),
+)
+@settings(max_examples=5)
+def test_a_threshold_plans_the_capped_budgets_by_scale(epsilons, sizes, steps):
+    owners = table(epsilons, sizes=sizes[: len(epsilons)])
+    ask = {"steps": steps, "expected_batch_size": 5.0, "clipping_threshold": 1.0}  # every rate is below 1
+    plan = make_plan(owners, PlanConfig(variant="threshold", **ask), verify=False)
+    expected = make_plan(capped(owners), PlanConfig(variant="scale", **ask), verify=False)
+    np.testing.assert_allclose(plan.at(0).sampling_rates, expected.at(0).sampling_rates)
+    np.testing.assert_allclose(plan.at(0).noise_multipliers(), expected.at(0).noise_multipliers(), rtol=1e-3)
+    np.testing.assert_allclose(plan.spent, expected.spent, rtol=2e-3)
+
+
+@pytest.mark.usefixtures("unverified")
+def test_what_a_threshold_cuts_off_stays_unspent_and_more_of_it_changes_nothing():
+    ask = {"steps": 100, "variant": "threshold", "expected_batch_size": 60, "clipping_threshold": 1.0}
+    plan, more = (make_plan(table([1.0, largest]), PlanConfig(**ask)) for largest in (1.2, 1.6))
+    assert plan.at(0) == more.at(0)
+    assert plan.spent[1] == pytest.approx(1.0, rel=1e-3)
+    uncut = make_plan(table([1.0, 4.0]), PlanConfig(**ask))
+    assert uncut.at(0) == make_plan(table([1.0, 4.0]), PlanConfig(**ask | {"variant": "scale"})).at(0)
+
+
+@pytest.mark.usefixtures("unverified")
+def test_a_threshold_counts_examples_up_to_a_rate_of_one():
+    """24 examples of the liberal owner are worth more than all 124 alike, unless the batch is larger than they are."""
+    owners = table([1.0, 8.0], sizes=[100, 24])
+    ask = {"variant": "threshold", "clipping_threshold": 1.0}
+    assert make_plan(owners, PlanConfig(steps=1, expected_batch_size=1, **ask)).spent[1] > 7.9
+    whole = make_plan(owners, PlanConfig(steps=1, expected_batch_size=118, **ask))
+    assert whole.spent[1] == pytest.approx(1.0, rel=1e-3)
+
+
+def test_a_threshold_counts_what_was_spent_before():
+    """Half of the steps taken by `scale`: the liberal owner has the larger rest, and keeps to it."""
+    owners = table([1.0, 1.5])
+    ask = {"expected_batch_size": 20, "clipping_threshold": 1.0}
+    first = make_plan(owners, PlanConfig(steps=50, variant="scale", **ask), verify=False)
+    raised = table([2.0, 3.0])
+    plan = make_plan(raised, PlanConfig(steps=100, variant="threshold", **ask), past=first.phases)
+    assert (plan.spent <= raised.epsilons).all()
+    assert plan.spent[0] == pytest.approx(2.0, rel=LARGEST_SLACK)
+    multipliers = plan.at(99).noise_multipliers()
+    assert multipliers[0] == pytest.approx(multipliers[1], rel=1e-6)  # capped at what the strict owner has left
+    assert plan.spent[1] < 2.9
+
+
+def test_a_threshold_asks_for_a_batch():
+    with pytest.raises(InvalidArgumentError, match="for variant 'threshold' give exactly"):
+        PlanConfig(steps=10, variant="threshold", clipping_threshold=1.0, noise_scale=1.0)

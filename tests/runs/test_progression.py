@@ -70,7 +70,7 @@ def run(tmp_path) -> RunFolder:
     return run
 
 
-@pytest.mark.parametrize("variant", ["uniform", "sample", "scale", "both", "fair"])
+@pytest.mark.parametrize("variant", ["uniform", "sample", "scale", "both", "fair", "threshold"])
 def test_a_raised_budget_is_used_by_the_remaining_steps_with_the_past_counted(tmp_path, variant):
     run = tiny.new_run(tmp_path, tiny.first_plan(variant=variant))
     train(run, 6, SeededSource(1))

@@ -7,6 +7,7 @@ Any pair (q_n, C_n) on owner n's own curve is allowed.
     scale     one rate for all, a threshold per owner (SCALE)
     both      rates on the path between SCALE's and SAMPLE's, a threshold per owner
     fair      alpha-fair shares of the expected batch, a threshold per owner, a cap on unequal signals
+    threshold SCALE for budgets that are capped at the one budget that would do best alone
 """
 
 from __future__ import annotations
@@ -84,8 +85,31 @@ def fair(request: Request) -> Solution:
     return _evaluated(request, solution.rates, solution.multipliers * np.maximum(signal / cap, 1.0))
 
 
+def threshold(request: Request) -> Solution:
+    """SCALE for budgets capped at a threshold; what an owner is capped at stays unspent and its own.
+
+    Cyffers and Ziani (arXiv 2605.13503) show for the mean of independent data that most of what individual budgets can
+    gain comes from one well-chosen effective budget. Suppose that one budget, of Gaussian parameter mu, were used for
+    all: the N(mu) examples whose owners allow it take part, the others do not. Against the noise their signal is
+
+        N q sqrt(log(1 + mu^2 / (T q^2))),    q = min(b / N, 1),
+
+    by the central limit for privacy. The threshold is the owner's budget for which this is largest: while q < 1, the
+    one with the largest N(mu) mu. It follows from sizes, budgets, steps and expected batch alone.
+
+    The paper is about the error of a mean. Here the criterion is the signal of a step, and stricter owners take part
+    with their own budgets: at the common rate the total signal is at least that of the single budget. Capping is by
+    noise multipliers, none of which is below that of the threshold; for owners with one delta, by epsilon.
+    """
+    solution = scale(request)
+    least = solution.multipliers[_best_alone(request)]
+    if (solution.multipliers >= least).all():
+        return solution
+    return _evaluated(request, solution.rates, np.maximum(solution.multipliers, least))
+
+
 SOLVERS: dict[str, Callable[[Request], Solution]] = dict(
-    zip(VARIANTS, (uniform, sample, scale, both, fair), strict=True)
+    zip(VARIANTS, (uniform, sample, scale, both, fair, threshold), strict=True)
 )
 
 
@@ -98,6 +122,16 @@ def _evaluated(request: Request, rates: FloatArray, multipliers: FloatArray) -> 
     classes, exposures = request.classes, Exposures(rates, multipliers, request.steps)
     spent = epsilons([*classes.past, exposures], classes.deltas, request.accountant, resolution=classes.resolution)
     return Solution(rates, multipliers, spent)
+
+
+def _best_alone(request: Request) -> int:
+    """The class whose budget, used for all examples that allow it and for no others, gives the largest signal."""
+    mu, examples = request.mu, request.classes.examples
+    by_budget = np.argsort(mu, kind="stable")
+    allowing = np.cumsum(examples[by_budget][::-1])[::-1]
+    rates = np.minimum(request.batch / allowing, 1.0)
+    signal = allowing * rates * np.sqrt(np.log1p(mu[by_budget] ** 2 / (request.steps * rates**2)))
+    return int(by_budget[np.argmax(signal)])
 
 
 def _ordered_shares(request: Request) -> Solution:

@@ -219,7 +219,7 @@ arguments = { hidden = [16] }
 
 [training]
 method = "ino-sgd-fair"           # "dp-sgd", "idp-sgd", "ino-sgd", "ino-sgd-fair"
-# variant = "fair"                # "uniform", "sample", "scale", "both", "fair"; by default the method's own
+# variant = "fair"                # "uniform", "sample", "scale", "both", "fair", "threshold"; else the method's own
 accountant = "pld"                # or "rdp"
 steps = 200                       # or leave it out and give a noise_scale: as many steps as the budgets allow
 expected_batch_size = 64

@@ -236,7 +236,7 @@ class TrainingSection(_Section):
     """How the model is trained."""
 
     method: Literal["dp-sgd", "idp-sgd", "ino-sgd", "ino-sgd-fair"] = "ino-sgd-fair"
-    variant: Literal["uniform", "sample", "scale", "both", "fair"] | None = None
+    variant: Literal["uniform", "sample", "scale", "both", "fair", "threshold"] | None = None
     accountant: Literal["pld", "rdp"] = "pld"
     steps: Count | None = None
     expected_batch_size: Positive | None = None
