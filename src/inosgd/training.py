@@ -36,6 +36,10 @@ from inosgd.sampling import PoissonSampler
 from inosgd.streams import Streams
 
 
+LEARNING_RATE_UNITS = ("batch", "noise")
+"""What a noisy sum is divided by before the optimizer gets it: b, the expected batch size, or sigma, the noise scale."""
+
+
 @dataclass(frozen=True)
 class Trainer:
     """Everything about a training that does not change while it runs.
@@ -48,6 +52,11 @@ class Trainer:
         method: How a batch becomes a weighted sum.
         engine: How per-example gradients are computed.
         peers: The processes that share the work; see `inosgd.distributed`.
+        learning_rate_unit: With ``batch`` the optimizer gets the noisy sum over b, the usual mean gradient. With
+            ``noise`` it gets the noisy sum over sigma: a learning rate eta is then lr = eta b / sigma in the usual
+            unit, at every step by the terms of that step, and moves each parameter by noise of standard deviation eta
+            whatever the plan. It needs noise, and `torch.optim.SGD`, whose step is linear in the gradient; its weight
+            decay w shrinks parameters by eta w. Both are functions of what was released and of the plan.
     """
 
     plan: Plan
@@ -57,8 +66,15 @@ class Trainer:
     method: Method
     engine: GradientEngine = field(default_factory=BookkeepingEngine)
     peers: Peers = ALONE
+    learning_rate_unit: str = "batch"
 
     def __post_init__(self) -> None:
+        _validate.one_of(LEARNING_RATE_UNITS, learning_rate_unit=self.learning_rate_unit)
+        if self.learning_rate_unit == "noise" and not all(phase.terms.noise_scale > 0 for phase in self.plan.phases):
+            raise InvalidArgumentError(
+                "learning_rate_unit='noise': the plan has steps without noise, which would be divided by 0; choose "
+                "'batch', or plan with noise"
+            )
         store = as_store(self.examples)
         _validate.same_length(examples=store, owners=self.owners)
         if self.plan.table != self.owners.table:
@@ -127,6 +143,7 @@ class TrainingState:
         if ledger.table != trainer.plan.table:
             raise InvalidArgumentError("ledger: it keeps other owners or budgets than the plan; open one for this plan")
         _check_precision(model)
+        _check_linear(trainer, optimizer)
         state = cls(model, optimizer, ledger, Streams.of(source), also=also or {})
         _check_same_everywhere(trainer, state)
         return state
@@ -180,7 +197,8 @@ def train_step(trainer: Trainer, state: TrainingState) -> StepDiagnostics:
                 state.ledger.record(state.step, terms, sensitivity=part.sensitivity, streams=used)
             total = replace(part, value=room.leave(batch.total))
     noisy = release(total, terms.noise_scale, streams.noise)  # public from here on
-    apply_update(state.model, state.optimizer, noisy / terms.expected_batch_size)
+    divisor = terms.noise_scale if trainer.learning_rate_unit == "noise" else terms.expected_batch_size
+    apply_update(state.model, state.optimizer, noisy / divisor)
     state.step += 1
     return StepDiagnostics(len(indices), int(measured.not_finite.sum()))
 
@@ -250,6 +268,7 @@ def _check_same_everywhere(trainer: Trainer, state: TrainingState) -> None:
         method=(trainer.method.name, trainer.method.importance, trainer.method.order.name, trainer.method.clipping),
         engine=type(trainer.engine).__name__,
         optimizer=state.optimizer,
+        learning_rate_unit=trainer.learning_rate_unit,
         parameters=model_digest(state.model),
         streams=state.streams.fingerprint(),
     )
@@ -278,6 +297,15 @@ def _check_precision(model: nn.Module) -> None:
             raise InvalidArgumentError(
                 f"model: parameter {name!r} is {parameter.dtype}; train in float32 or float64, so that clipping holds"
             )
+
+
+def _check_linear(trainer: Trainer, optimizer: torch.optim.Optimizer) -> None:
+    """Learning rates in noise units mean something only where a step is linear in the gradient."""
+    if trainer.learning_rate_unit == "noise" and type(optimizer) is not torch.optim.SGD:
+        raise InvalidArgumentError(
+            f"optimizer: {type(optimizer).__name__} rescales gradients, so a learning rate in noise units means nothing "
+            "to it; give torch.optim.SGD, or learning_rate_unit='batch'"
+        )
 
 
 def _sampler(trainer: Trainer, state: TrainingState, terms: Terms) -> PoissonSampler:

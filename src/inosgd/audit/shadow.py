@@ -14,6 +14,7 @@ other models are trained by `train_step` itself, one at a time in a process with
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -64,7 +65,7 @@ def train_shadows(task: ShadowTask) -> FloatArray:
     members = [np.flatnonzero(membership(task.seed, number, len(targets))) for number in task.numbers]
     sources = [_source(task.seed, number) for number in task.numbers]
     if stackable(task.study, data, task.seed):
-        rate = task.study.config.learning_rate
+        rate = task.study.config.rate_in_batch_units(task.practice.terms)
         stack = train_stacked(initial, task.practice, data, members, sources, rate)
         return confidences(data.task, stack.outputs(inputs), targets)
     return np.stack(
@@ -88,8 +89,10 @@ def train_one(
 ) -> torch.Tensor:
     """One shadow model by the library's own step; its outputs for all examples."""
     model = copy.deepcopy(initial)
-    optimizer, examples = optimizer_for(task.study.config, model), data.examples.only(rows)
+    config, examples = task.study.config, data.examples.only(rows)
+    optimizer = optimizer_for(config, model)
     trainer = task.practice.trainer(data.owners.assignment[rows], examples, data.task.losses)
+    trainer = dataclasses.replace(trainer, learning_rate_unit=config.learning_rate_unit)
     state = task.practice.start(trainer, model, optimizer, source, data.class_numbers[rows])
     fit(trainer, state)
     return outputs_of(model, data.examples.inputs)

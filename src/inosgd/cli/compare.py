@@ -29,6 +29,7 @@ from inosgd.parallel.workers import Workers
 from inosgd.plan_config import VARIANTS
 from inosgd.report.measuring import measure_and_keep
 from inosgd.report.reading import read_run
+from inosgd.shown import learning_rate_shown
 from inosgd.study.study import Study
 
 Variants = Annotated[
@@ -157,10 +158,10 @@ def show(found: Mapping[str, Any], *, as_json: bool) -> None:
     asked = f"{found['question']}; " if found["question"] else ""
     for finding in found["findings"]:
         shown.print(f"[bold yellow]{escape(finding['text'])}[/]")
+    rate = learning_rate_shown(found["config"]["learning_rate"], found["config"]["learning_rate_unit"])
     shown.print(
-        f"{asked}{plan['steps']} steps, learning rate {found['config']['learning_rate']:g}, {len(found['seeds'])} "
-        f"paired seeds, accountant {plan['accountant']}; {found['scored_by']} on held-out examples, mean ± standard "
-        "deviation\n"
+        f"{asked}{plan['steps']} steps, learning rate {rate}, {len(found['seeds'])} paired seeds, accountant "
+        f"{plan['accountant']}; {found['scored_by']} on held-out examples, mean ± standard deviation\n"
     )
     shown.print(_method_table(found))
     shown.print("\n[bold]Results by owner[/], the ε of single examples, and that of 10 and of all together\n")

@@ -291,6 +291,7 @@ def _privacy_table(privacy: Mapping[str, Any]) -> str:
         "unit": "one example, added or removed",
         "method": f"{privacy['method']}, variant {privacy['variant']}",
         "steps": str(privacy["steps"]),
+        "learning rate": privacy["learning_rate"],
         "accountant": privacy["accountant"],
         "randomness": privacy["randomness"],
     }

@@ -13,6 +13,7 @@ from inosgd.method import METHODS
 from inosgd.report.extras import read_extras
 from inosgd.report.material import Material, MethodRow, OwnerFacts, by_budget, main_labels
 from inosgd.report.verdicts import with_verdict
+from inosgd.shown import learning_rate_shown
 
 SEEDED = (
     "Seeded runs: a party with the seed can remove the noise. They are for comparing methods; none of these models "
@@ -70,7 +71,7 @@ def _facts(common: Common, seeds: int) -> tuple[tuple[str, str], ...]:
         ("parameters", f"{common.parameters:,}"),
         ("steps", f"{plan['steps']}"),
         *(() if batch is None else (("expected batch", f"{batch:g}"),)),
-        ("learning rate", f"{config['learning_rate']:g}"),
+        ("learning rate", learning_rate_shown(config["learning_rate"], config["learning_rate_unit"])),
         ("accountant", plan["accountant"].upper()),
         ("paired seeds", f"{seeds}"),
         ("held out", common.held_out),

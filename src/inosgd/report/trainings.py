@@ -40,7 +40,7 @@ def read_training(folder: Path) -> Material:
         owners=by_budget([OwnerFacts(name, *_allowed(budget), int(size)) for name, budget, size in plan.table]),
         rows=(MethodRow(label, variant, results, spent, terms_of(plan)),),
         main=(label,),
-        facts=_facts(plan, ledger.steps, description),
+        facts=_facts(plan, ledger.steps, description, model),
         classes=_classes(model, curve),
         unaccounted=_unaccounted(description, model, ledger.steps < plan.steps),
         findings=_findings(curve, plan, model) if ledger.steps == plan.steps else (),
@@ -94,11 +94,13 @@ def _sentence(plan: Plan, model: dict[str, Any]) -> str:
     return f"{owned}" + (f", model {architecture}" if architecture else "")
 
 
-def _facts(plan: Plan, done: int, description: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+def _facts(plan: Plan, done: int, description: dict[str, Any], model: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    rate = model.get("privacy", {}).get("learning_rate")
     return (
         ("steps", f"{done}" if done == plan.steps else f"{done} of {plan.steps}"),
         ("expected batch", f"{plan.at(0).expected_batch_size:.4g}"),
         ("noise scale", f"{plan.at(0).noise_scale:.3g}"),
+        *(() if rate is None else (("learning rate", rate),)),
         ("accountant", plan.accountant.upper()),
         ("randomness", "secure" if description.get("seed") is None else "seeded"),
     )

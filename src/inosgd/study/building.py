@@ -53,7 +53,10 @@ def build(
     _check_owners(plan.table, data.owners.table)
     owners = Owners(plan.table, data.owners.assignment)
     model = study.model(data, seed)
-    trainer = Trainer(plan, owners, data.examples, data.task.losses, config.method, peers=peers)
+    unit = config.learning_rate_unit
+    trainer = Trainer(
+        plan, owners, data.examples, data.task.losses, config.method, peers=peers, learning_rate_unit=unit
+    )
     return Built(trainer, model, optimizer_for(config, model))
 
 

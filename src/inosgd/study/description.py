@@ -10,6 +10,7 @@ from inosgd._arrays import FloatArray
 from inosgd.analysis.evaluation import Evaluation
 from inosgd.analysis.findings import Finding
 from inosgd.owners import OwnerTable
+from inosgd.shown import learning_rate_shown
 from inosgd.study.study import Study, StudyData
 
 GUARANTEE = (
@@ -114,6 +115,7 @@ def _privacy(study: Study, data: StudyData, table: OwnerTable, spent: FloatArray
         "variant": config.plan.variant,
         "accountant": config.plan.accountant,
         "steps": steps,
+        "learning_rate": learning_rate_shown(config.learning_rate, config.learning_rate_unit),
         "randomness": "secure" if config.seed is None else "seeded: repeatable, not private if the seed is known",
         "guarantee": GUARANTEE,
         "not_covered": not_covered(study, data),

@@ -76,6 +76,7 @@ def config_of(training: TrainingSection) -> TrainingConfig:
         training.weight_decay,
         until_noise=training.noise_scale if training.steps is None else None,
         seed=training.seed,
+        learning_rate_unit=training.learning_rate_unit,
     )
 
 

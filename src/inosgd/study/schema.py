@@ -233,6 +233,7 @@ class TrainingSection(_Section):
     fairness: FairnessSection = FairnessSection()
     optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad"] = "sgd"
     learning_rate: Positive
+    learning_rate_unit: Literal["batch", "noise"] = "batch"
     momentum: Share | None = None
     weight_decay: AtLeastZero | None = None
     seed: Seed | None = None
