@@ -365,6 +365,8 @@ def different(peers: Peers, what: str) -> None:
     if peers.rank == 2 and what == "plan":
         case = Case(noise=2.5)
     trainer = case.trainer(peers)
+    if peers.rank == 2 and what == "learning_rate_unit":
+        trainer = dataclasses.replace(trainer, learning_rate_unit="noise")
     network = model()
     if peers.rank == 2 and what == "parameters":
         with torch.no_grad():
@@ -377,7 +379,7 @@ def different(peers: Peers, what: str) -> None:
     train_step(trainer, state)
 
 
-@pytest.mark.parametrize("what", ["plan", "parameters", "optimizer", "streams", "batches"])
+@pytest.mark.parametrize("what", ["plan", "parameters", "optimizer", "learning_rate_unit", "streams", "batches"])
 def test_processes_that_would_do_different_things_are_refused(crew, what):
     for each in crew.run(different, what):
         assert each.kind == "InvalidArgumentError", each

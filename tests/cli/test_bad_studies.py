@@ -48,6 +48,10 @@ STUDY_ERRORS = {
         ["training.tail.levels = [0.1, 0.5]", "never increase"],
     ),
     "momentum of adam": (("steps = 12", 'steps = 12\noptimizer = "adam"\nmomentum = 0.9'), ["training.momentum = 0.9"]),
+    "noise units of adam": (
+        ("steps = 12", 'steps = 12\noptimizer = "adam"\nlearning_rate_unit = "noise"'),
+        ['training.learning_rate_unit = "noise"', "adam rescales gradients"],
+    ),
     "delta of one": (("delta = 1e-5", "delta = 1.0"), ["budgets.delta = 1", "below 1"]),
     "delta too large": (("delta = 1e-5", "delta = 0.2"), ["budgets.delta = 0.2", "1 / examples"]),
     "no delta": (("[budgets]\ndelta = 1e-5\n", ""), ["budgets.delta", "1e-6"]),

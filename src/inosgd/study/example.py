@@ -138,7 +138,8 @@ kind = "classification"           # or "multi-label", any of several columns of 
             "@TRAINING@": """\
 clipping_threshold = 0.1
 optimizer = "sgd"                 # "sgd", "adam", "adamw", "rmsprop", "adagrad"
-learning_rate = 10.0""",
+learning_rate = 0.08
+learning_rate_unit = "noise"      # the rate carries over to other plans and budgets; "batch" for the usual unit""",
             "@EVALUATION@": "per_class = true\n",
         },
     ),
@@ -159,7 +160,8 @@ loss = "squared error"            # or "huber", which is bounded in what a singl
             "@TRAINING@": """\
 clipping_threshold = 0.5
 optimizer = "sgd"                 # "sgd", "adam", "adamw", "rmsprop", "adagrad"
-learning_rate = 0.5""",
+learning_rate = 0.01
+learning_rate_unit = "noise"      # the rate carries over to other plans and budgets; "batch" for the usual unit""",
             "@EVALUATION@": "",
         },
     ),
