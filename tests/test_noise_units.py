@@ -31,6 +31,7 @@ ETA = 0.05
 def _engine_trusted(engine_trusted):
     pass
 
+
 def in_unit(plan: Plan, unit: str):
     return dataclasses.replace(tiny.trainer_for(plan), learning_rate_unit=unit)
 
@@ -112,7 +113,7 @@ def went_on(folder: Path, unit: str, rate) -> tuple[Plan, torch.Tensor]:
         train_durably(locked, trainer, state, every=5)
         state.ledger.close()
         other = dataclasses.replace(trainer, learning_rate_unit="batch" if unit == "noise" else "noise")
-        with pytest.raises(InvalidArgumentError, match="learning_rate_unit: not what run .* was begun with"):
+        with pytest.raises(InvalidArgumentError, match=r"learning_rate_unit: not what run .* was begun with"):
             resume(locked, other, model, optimizer)
     return plan, nn.utils.parameters_to_vector(model.parameters()).detach()
 
@@ -142,7 +143,9 @@ class Scaled(torch.optim.SGD):
 def test_optimizers_that_rescale_gradients_are_refused(build):
     model = tiny.model()
     optimizer = build(model.parameters(), lr=0.1)
-    with pytest.raises(InvalidArgumentError, match="rescales gradients, so a learning rate in noise units means nothing"):
+    with pytest.raises(
+        InvalidArgumentError, match="rescales gradients, so a learning rate in noise units means nothing"
+    ):
         TrainingState.start(in_unit(tiny.PLAN, "noise"), model, optimizer, SeededSource(1))
     TrainingState.start(in_unit(tiny.PLAN, "batch"), model, optimizer, SeededSource(1))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from inosgd import _validate
+from inosgd.averaging import RunningAverage
 from inosgd.distributed import ALONE, Peers
 from inosgd.errors import InvalidArgumentError
 from inosgd.examples import ExampleStore, as_store
@@ -35,9 +36,8 @@ from inosgd.rounding import Room
 from inosgd.sampling import PoissonSampler
 from inosgd.streams import Streams
 
-
 LEARNING_RATE_UNITS = ("batch", "noise")
-"""What a noisy sum is divided by before the optimizer gets it: b, the expected batch size, or sigma, the noise scale."""
+"""What a noisy sum is divided by for the optimizer: b, the expected batch size, or sigma, the noise scale."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class TrainingState:
     """Everything about a training that changes while it runs.
 
     ``also`` names whatever else has a ``state_dict`` and changes with the steps, such as a scheduler of learning rates:
-    checkpoints keep it too.
+    checkpoints keep it too. A `RunningAverage` that is named ``average`` takes in every step.
     """
 
     model: nn.Module
@@ -106,6 +106,18 @@ class TrainingState:
     also: Mapping[str, Any] = field(default_factory=dict)
     sampler: PoissonSampler | None = None
     sampler_terms: Terms | None = None
+
+    @property
+    def average(self) -> RunningAverage | None:
+        """The average of the iterates, if one is kept."""
+        found = self.also.get("average")
+        return found if isinstance(found, RunningAverage) else None
+
+    @contextmanager
+    def result(self) -> Iterator[nn.Module]:
+        """Inside, the model is what this training results in: the average of its iterates if one is kept."""
+        with nullcontext(self.model) if self.average is None else self.average.in_place_of(self.model) as model:
+            yield model
 
     @contextmanager
     def unmoved_by_failure(self) -> Iterator[None]:
@@ -199,6 +211,8 @@ def train_step(trainer: Trainer, state: TrainingState) -> StepDiagnostics:
     noisy = release(total, terms.noise_scale, streams.noise)  # public from here on
     divisor = terms.noise_scale if trainer.learning_rate_unit == "noise" else terms.expected_batch_size
     apply_update(state.model, state.optimizer, noisy / divisor)
+    if state.average is not None:
+        state.average.update(state.model)
     state.step += 1
     return StepDiagnostics(len(indices), int(measured.not_finite.sum()))
 
@@ -269,6 +283,7 @@ def _check_same_everywhere(trainer: Trainer, state: TrainingState) -> None:
         engine=type(trainer.engine).__name__,
         optimizer=state.optimizer,
         learning_rate_unit=trainer.learning_rate_unit,
+        averaging=None if state.average is None else (state.average.averaging, state.average.steps),
         parameters=model_digest(state.model),
         streams=state.streams.fingerprint(),
     )
@@ -303,8 +318,8 @@ def _check_linear(trainer: Trainer, optimizer: torch.optim.Optimizer) -> None:
     """Learning rates in noise units mean something only where a step is linear in the gradient."""
     if trainer.learning_rate_unit == "noise" and type(optimizer) is not torch.optim.SGD:
         raise InvalidArgumentError(
-            f"optimizer: {type(optimizer).__name__} rescales gradients, so a learning rate in noise units means nothing "
-            "to it; give torch.optim.SGD, or learning_rate_unit='batch'"
+            f"optimizer: {type(optimizer).__name__} rescales gradients, so a learning rate in noise units means "
+            "nothing to it; give torch.optim.SGD, or learning_rate_unit='batch'"
         )
 
 

@@ -27,6 +27,7 @@ from inosgd._arrays import BoolArray, FloatArray, IntArray
 from inosgd.analysis.task import Task, example_losses
 from inosgd.audit.batched import can_stack, train_stacked
 from inosgd.audit.practice import Practice
+from inosgd.averaging import RunningAverage
 from inosgd.modes import evaluating
 from inosgd.randomness import SeededSource, uniforms
 from inosgd.study.config import optimizer_for
@@ -80,7 +81,7 @@ def stackable(study: Study, data: StudyData, seed: int) -> bool:
     """Whether many models of the study can be trained at once: perceptrons by plain gradient descent."""
     config = study.config
     plain = config.optimizer == "sgd" and not config.momentum and not config.weight_decay
-    plain = plain and data.task.kind == "classification"
+    plain = plain and config.averaging is None and data.task.kind == "classification"
     return plain and isinstance(data.examples.inputs, torch.Tensor) and can_stack(study.model(data, seed))
 
 
@@ -94,8 +95,11 @@ def train_one(
     trainer = task.practice.trainer(data.owners.assignment[rows], examples, data.task.losses)
     trainer = dataclasses.replace(trainer, learning_rate_unit=config.learning_rate_unit)
     state = task.practice.start(trainer, model, optimizer, source, data.class_numbers[rows])
+    if config.averaging is not None:
+        state.also = {"average": RunningAverage(config.averaging, trainer.plan.steps)}
     fit(trainer, state)
-    return outputs_of(model, data.examples.inputs)
+    with state.result() as result:
+        return outputs_of(result, data.examples.inputs)
 
 
 @torch.no_grad()

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from inosgd import _validate
+from inosgd.averaging import Averaging
 from inosgd.errors import InfeasibleError, InvalidArgumentError
 from inosgd.importance import Importance
 from inosgd.method import Method, method_named
@@ -41,6 +42,7 @@ class TrainingConfig:
         plan: What the plan is asked for.
         learning_rate: Of the optimizer.
         learning_rate_unit: ``batch`` or ``noise``, see `inosgd.training.Trainer`.
+        averaging: The model is this average of the iterates; None for the last iterate.
         optimizer: One of `OPTIMIZERS`.
         momentum: Torch's default if None.
         weight_decay: Torch's default if None.
@@ -57,6 +59,7 @@ class TrainingConfig:
     until_noise: float | None = None
     seed: int | None = None
     learning_rate_unit: str = "batch"
+    averaging: Averaging | None = None
 
     def __post_init__(self) -> None:
         _validate.finite_positive(learning_rate=self.learning_rate)
@@ -103,6 +106,7 @@ class TrainingConfig:
             "clipping": repr(method.clipping),
             "plan": self.plan.to_json(),
             **{name: getattr(self, name) for name in _OF_UPDATES},
+            "averaging": None if self.averaging is None else self.averaging.to_json(),
             "until_noise": self.until_noise,
             "seed": self.seed,
         }
@@ -138,6 +142,20 @@ def _with_field(name: str) -> Callable[[TrainingConfig, Any], TrainingConfig]:
     return lambda config, value: dataclasses.replace(config, **{name: value})
 
 
+def _with_averaging(config: TrainingConfig, kind: str) -> TrainingConfig:
+    return dataclasses.replace(config, averaging=None if kind == "none" else Averaging(kind))
+
+
+def _with_averaging_by(name: str) -> Callable[[TrainingConfig, float], TrainingConfig]:
+    def changed(config: TrainingConfig, value: float) -> TrainingConfig:
+        if config.averaging is None:
+            raise InvalidArgumentError(f"averaging_{name}={value:g}: nothing is averaged; choose an averaging first")
+        by: dict[str, Any] = {name: value}
+        return dataclasses.replace(config, averaging=dataclasses.replace(config.averaging, **by))
+
+    return changed
+
+
 _CHANGES: dict[str, Callable[[TrainingConfig, Any], TrainingConfig]] = {
     "method": _by_name,
     "variant": _with_variant,
@@ -145,6 +163,9 @@ _CHANGES: dict[str, Callable[[TrainingConfig, Any], TrainingConfig]] = {
     "tail.share": _with_tail_share,
     "fairness.exponent": _with_knob("exponent"),
     "fairness.max_ratio": _with_knob("max_ratio"),
+    "averaging": _with_averaging,
+    "averaging_decay": _with_averaging_by("decay"),
+    "averaging_share": _with_averaging_by("share"),
 }
 """What is not a field of the plan's configuration alone."""
 

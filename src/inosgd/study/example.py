@@ -226,6 +226,8 @@ accountant = "pld"                # or "rdp"
 steps = 200                       # or leave it out and give a noise_scale: as many steps as the budgets allow
 expected_batch_size = 64
 @TRAINING@
+# averaging = "exponential"       # the model is an average of iterates; "tail" with averaging_share = 0.5; free
+# averaging_decay = 0.9
 # tail = { shape = "beta", a = 1.0, b = 1.0, share = 0.5 }
 # fairness = { exponent = @EXPONENT@, max_ratio = @MAX_RATIO@ }
 # seed = 0                        # repeatable, and therefore not private: for trying things out

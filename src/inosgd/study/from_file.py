@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from inosgd.averaging import Averaging
 from inosgd.gradients import check_model
 from inosgd.importance import BetaTail, Importance, StepTail
 from inosgd.method import METHODS, Method
@@ -77,6 +78,7 @@ def config_of(training: TrainingSection) -> TrainingConfig:
         until_noise=training.noise_scale if training.steps is None else None,
         seed=training.seed,
         learning_rate_unit=training.learning_rate_unit,
+        averaging=_averaging(training),
     )
 
 
@@ -114,6 +116,12 @@ def _method(training: TrainingSection) -> Method:
         importance=method.importance if training.tail is None else _importance(training.tail),
         order=method.order if training.order is None else ORDERS[training.order],
     )
+
+
+def _averaging(training: TrainingSection) -> Averaging | None:
+    if training.averaging == "none":
+        return None
+    return Averaging(training.averaging, training.averaging_decay, training.averaging_share)
 
 
 def _importance(tail: TailSection) -> Importance:

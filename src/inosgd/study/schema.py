@@ -234,6 +234,9 @@ class TrainingSection(_Section):
     optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad"] = "sgd"
     learning_rate: Positive
     learning_rate_unit: Literal["batch", "noise"] = "batch"
+    averaging: Literal["none", "exponential", "tail"] = "none"
+    averaging_decay: Share | None = None
+    averaging_share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     momentum: Share | None = None
     weight_decay: AtLeastZero | None = None
     seed: Seed | None = None
