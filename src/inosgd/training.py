@@ -28,6 +28,7 @@ from inosgd.ledger.ledger import Ledger
 from inosgd.masks import torch_seeded_by
 from inosgd.mechanism import BoundedSum, release
 from inosgd.method import Method
+from inosgd.optimizers import tell_noise_variance
 from inosgd.order import Candidates
 from inosgd.owners import Owners
 from inosgd.plan import Plan, Terms
@@ -210,6 +211,7 @@ def train_step(trainer: Trainer, state: TrainingState) -> StepDiagnostics:
             total = replace(part, value=room.leave(batch.total))
     noisy = release(total, terms.noise_scale, streams.noise)  # public from here on
     divisor = terms.noise_scale if trainer.learning_rate_unit == "noise" else terms.expected_batch_size
+    tell_noise_variance(state.optimizer, (terms.noise_scale / divisor) ** 2)
     apply_update(state.model, state.optimizer, noisy / divisor)
     if state.average is not None:
         state.average.update(state.model)

@@ -16,6 +16,7 @@ from inosgd.averaging import Averaging
 from inosgd.errors import InfeasibleError, InvalidArgumentError
 from inosgd.importance import Importance
 from inosgd.method import Method, method_named
+from inosgd.optimizers import CorrectedAdam
 from inosgd.owners import OwnerTable
 from inosgd.plan import Plan, Terms
 from inosgd.plan_config import Fairness, PlanConfig
@@ -28,6 +29,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "rmsprop": torch.optim.RMSprop,
     "adagrad": torch.optim.Adagrad,
+    "adam-corrected": CorrectedAdam,
 }
 
 MOST_STEPS = 100_000

@@ -137,7 +137,7 @@ kind = "classification"           # or "multi-label", any of several columns of 
 # range = [0, 400]                # of the numbers of a regression, by what is publicly known""",
             "@TRAINING@": """\
 clipping_threshold = 0.1
-optimizer = "sgd"                 # "sgd", "adam", "adamw", "rmsprop", "adagrad"
+optimizer = "sgd"                 # "sgd"; "adam", "adam-corrected", "adamw", "rmsprop", "adagrad" have the unit "batch"
 learning_rate = 0.08
 learning_rate_unit = "noise"      # the rate carries over to other plans and budgets; "batch" for the usual unit""",
             "@EVALUATION@": "per_class = true\n",
@@ -159,7 +159,7 @@ range = [0, 400]                  # of the numbers, by what is publicly known; s
 loss = "squared error"            # or "huber", which is bounded in what a single error pulls""",
             "@TRAINING@": """\
 clipping_threshold = 0.5
-optimizer = "sgd"                 # "sgd", "adam", "adamw", "rmsprop", "adagrad"
+optimizer = "sgd"                 # "sgd"; "adam", "adam-corrected", "adamw", "rmsprop", "adagrad" have the unit "batch"
 learning_rate = 0.01
 learning_rate_unit = "noise"      # the rate carries over to other plans and budgets; "batch" for the usual unit""",
             "@EVALUATION@": "",

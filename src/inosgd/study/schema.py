@@ -231,7 +231,7 @@ class TrainingSection(_Section):
     order: Literal["descending-loss", "ascending-loss", "random", "owner-then-loss"] | None = None
     tail: TailSection | None = None
     fairness: FairnessSection = FairnessSection()
-    optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad"] = "sgd"
+    optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "adam-corrected"] = "sgd"
     learning_rate: Positive
     learning_rate_unit: Literal["batch", "noise"] = "batch"
     averaging: Literal["none", "exponential", "tail"] = "none"
