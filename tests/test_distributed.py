@@ -38,6 +38,7 @@ from inosgd import (
     training,
 )
 from inosgd import distributed as module
+from inosgd.averaging import Averaging, RunningAverage
 from inosgd.clipping import AutoClipping
 from inosgd.distributed import ALONE, Peers, SharedBatch, connect
 from inosgd.errors import InvalidArgumentError
@@ -365,19 +366,24 @@ def different(peers: Peers, what: str) -> None:
     if peers.rank == 2 and what == "plan":
         case = Case(noise=2.5)
     trainer = case.trainer(peers)
+    if peers.rank == 2 and what == "learning_rate_unit":
+        trainer = dataclasses.replace(trainer, learning_rate_unit="noise")
     network = model()
     if peers.rank == 2 and what == "parameters":
         with torch.no_grad():
             network[0].bias[0] += 1e-9
     optimizer = torch.optim.SGD(network.parameters(), lr=0.6 if peers.rank == 2 and what == "optimizer" else 0.5)
     source = SecureSource() if what == "streams" else SeededSource(1)
-    state = TrainingState.start(trainer, network, optimizer, source)
+    also = {"average": RunningAverage(Averaging("tail"), STEPS)} if peers.rank == 2 and what == "averaging" else {}
+    state = TrainingState.start(trainer, network, optimizer, source, also=also)
     if what == "batches" and peers.rank == 2:
         state.streams.sampling.words(1)
     train_step(trainer, state)
 
 
-@pytest.mark.parametrize("what", ["plan", "parameters", "optimizer", "streams", "batches"])
+@pytest.mark.parametrize(
+    "what", ["plan", "parameters", "optimizer", "learning_rate_unit", "averaging", "streams", "batches"]
+)
 def test_processes_that_would_do_different_things_are_refused(crew, what):
     for each in crew.run(different, what):
         assert each.kind == "InvalidArgumentError", each

@@ -1,4 +1,4 @@
-"""Shown: epsilons as people read them, with few digits, and never better than they are.
+"""Shown: numbers as people read them. Epsilons have few digits, and are never better than they are.
 
 What was spent is rounded up and what is left is rounded down. Values that programs read (JSON, ledgers, plans) are not
 rounded.
@@ -16,6 +16,15 @@ EXACT = 17
 
 LEAST_WRITTEN_OUT, LARGEST_WRITTEN_OUT = Decimal("1e-4"), Decimal("1e6")
 """Smaller and larger numbers are shown as 1e-5 or 1e+7."""
+
+
+def learning_rate_shown(rate: float, unit: str) -> str:
+    """A learning rate with its unit, unless that is the usual one.
+
+    >>> learning_rate_shown(10.0, "batch"), learning_rate_shown(0.05, "noise")
+    ('10', '0.05 in noise units')
+    """
+    return f"{rate:g}" + (" in noise units" if unit == "noise" else "")
 
 
 def rounded_up(epsilon: float, digits: int = 4, *, within: float | None = None) -> str:

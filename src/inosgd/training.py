@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from inosgd import _validate
+from inosgd.averaging import RunningAverage
 from inosgd.class_shares import ClassShares
 from inosgd.counting import Labels, count_classes
 from inosgd.distributed import ALONE, Peers
@@ -29,6 +30,7 @@ from inosgd.ledger.ledger import Ledger
 from inosgd.masks import torch_seeded_by
 from inosgd.mechanism import BoundedSum, release
 from inosgd.method import Method
+from inosgd.optimizers import tell_noise_variance
 from inosgd.order import Candidates
 from inosgd.owners import Owners
 from inosgd.plan import Plan, Terms
@@ -36,6 +38,9 @@ from inosgd.randomness import RandomSource
 from inosgd.rounding import Room
 from inosgd.sampling import PoissonSampler
 from inosgd.streams import Streams
+
+LEARNING_RATE_UNITS = ("batch", "noise")
+"""What a noisy sum is divided by for the optimizer: b, the expected batch size, or sigma, the noise scale."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +58,11 @@ class Trainer:
         peers: The processes that share the work; see `inosgd.distributed`.
         shares: For a method with an adjustment, declared class shares; public.
         labels: For a plan that counts classes (`inosgd.counting`), the class of each example.
+        learning_rate_unit: With ``batch`` the optimizer gets the noisy sum over b, the usual mean gradient. With
+            ``noise`` it gets the noisy sum over sigma: a learning rate eta is then lr = eta b / sigma in the usual
+            unit, at every step by the terms of that step, and moves each parameter by noise of standard deviation eta
+            whatever the plan. It needs noise, and `torch.optim.SGD`, whose step is linear in the gradient; its weight
+            decay w shrinks parameters by eta w. Both are functions of what was released and of the plan.
     """
 
     plan: Plan
@@ -64,8 +74,15 @@ class Trainer:
     peers: Peers = ALONE
     shares: ClassShares | None = None
     labels: Labels | None = None
+    learning_rate_unit: str = "batch"
 
     def __post_init__(self) -> None:
+        _validate.one_of(LEARNING_RATE_UNITS, learning_rate_unit=self.learning_rate_unit)
+        if self.learning_rate_unit == "noise" and not all(phase.terms.noise_scale > 0 for phase in self.plan.phases):
+            raise InvalidArgumentError(
+                "learning_rate_unit='noise': the plan has steps without noise, which would be divided by 0; choose "
+                "'batch', or plan with noise"
+            )
         store = as_store(self.examples)
         _validate.same_length(examples=store, owners=self.owners)
         if self.plan.table != self.owners.table:
@@ -102,7 +119,8 @@ class TrainingState:
     """Everything about a training that changes while it runs.
 
     ``also`` names whatever else has a ``state_dict`` and changes with the steps, such as a scheduler of learning rates:
-    checkpoints keep it too. ``shares`` are the class shares that were declared or counted.
+    checkpoints keep it too. A `RunningAverage` that is named ``average`` takes in every step. ``shares`` are the class
+    shares that were declared or counted.
     """
 
     model: nn.Module
@@ -113,6 +131,18 @@ class TrainingState:
     also: Mapping[str, Any] = field(default_factory=dict)
     shares: ClassShares | None = None
     under: Under | None = None
+
+    @property
+    def average(self) -> RunningAverage | None:
+        """The average of the iterates, if one is kept."""
+        found = self.also.get("average")
+        return found if isinstance(found, RunningAverage) else None
+
+    @contextmanager
+    def result(self) -> Iterator[nn.Module]:
+        """Inside, the model is what this training results in: the average of its iterates if one is kept."""
+        with nullcontext(self.model) if self.average is None else self.average.in_place_of(self.model) as model:
+            yield model
 
     @contextmanager
     def unmoved_by_failure(self) -> Iterator[None]:
@@ -152,6 +182,7 @@ class TrainingState:
         if ledger.table != trainer.plan.table:
             raise InvalidArgumentError("ledger: it keeps other owners or budgets than the plan; open one for this plan")
         _check_precision(model)
+        _check_linear(trainer, optimizer)
         state = cls(model, optimizer, ledger, Streams.of(source), also=also or {})
         _check_same_everywhere(trainer, state)
         state.shares = _shares(trainer, ledger, source)
@@ -206,7 +237,11 @@ def train_step(trainer: Trainer, state: TrainingState) -> StepDiagnostics:
                 state.ledger.record(state.step, terms, sensitivity=part.sensitivity, streams=used)
             total = replace(part, value=room.leave(batch.total))
     noisy = release(total, terms.noise_scale, streams.noise)  # public from here on
-    apply_update(state.model, state.optimizer, noisy / terms.expected_batch_size)
+    divisor = terms.noise_scale if trainer.learning_rate_unit == "noise" else terms.expected_batch_size
+    tell_noise_variance(state.optimizer, (terms.noise_scale / divisor) ** 2)
+    apply_update(state.model, state.optimizer, noisy / divisor)
+    if state.average is not None:
+        state.average.update(state.model)
     state.step += 1
     return StepDiagnostics(len(indices), int(measured.not_finite.sum()))
 
@@ -277,6 +312,8 @@ def _check_same_everywhere(trainer: Trainer, state: TrainingState) -> None:
         shares=None if trainer.shares is None else trainer.shares.to_json(),
         engine=type(trainer.engine).__name__,
         optimizer=state.optimizer,
+        learning_rate_unit=trainer.learning_rate_unit,
+        averaging=None if state.average is None else (state.average.averaging, state.average.steps),
         parameters=model_digest(state.model),
         streams=state.streams.fingerprint(),
     )
@@ -343,3 +380,12 @@ def _shares(trainer: Trainer, ledger: Ledger, source: RandomSource) -> ClassShar
             count_classes(ledger, trainer.plan, trainer.owners, trainer.labels, source)
     counted = count_classes(ledger, trainer.plan, trainer.owners, trainer.labels, source)
     return counted if trainer.shares is None else trainer.shares.and_those_of(counted)
+
+
+def _check_linear(trainer: Trainer, optimizer: torch.optim.Optimizer) -> None:
+    """Learning rates in noise units mean something only where a step is linear in the gradient."""
+    if trainer.learning_rate_unit == "noise" and type(optimizer) is not torch.optim.SGD:
+        raise InvalidArgumentError(
+            f"optimizer: {type(optimizer).__name__} rescales gradients, so a learning rate in noise units means "
+            "nothing to it; give torch.optim.SGD, or learning_rate_unit='batch'"
+        )

@@ -48,6 +48,18 @@ STUDY_ERRORS = {
         ["training.tail.levels = [0.1, 0.5]", "never increase"],
     ),
     "momentum of adam": (("steps = 12", 'steps = 12\noptimizer = "adam"\nmomentum = 0.9'), ["training.momentum = 0.9"]),
+    "noise units of adam": (
+        ("steps = 12", 'steps = 12\noptimizer = "adam"\nlearning_rate_unit = "noise"'),
+        ['training.learning_rate_unit = "noise"', "adam rescales gradients"],
+    ),
+    "decay of a tail": (
+        ("steps = 12", 'steps = 12\naveraging = "tail"\naveraging_decay = 0.5'),
+        ["training.averaging_decay = 0.5", 'averaging = "exponential"'],
+    ),
+    "averaging share of zero": (
+        ("steps = 12", 'steps = 12\naveraging = "tail"\naveraging_share = 0'),
+        ["training.averaging_share = 0", "greater than 0"],
+    ),
     "delta of one": (("delta = 1e-5", "delta = 1.0"), ["budgets.delta = 1", "below 1"]),
     "delta too large": (("delta = 1e-5", "delta = 0.2"), ["budgets.delta = 0.2", "1 / examples"]),
     "no delta": (("[budgets]\ndelta = 1e-5\n", ""), ["budgets.delta", "1e-6"]),

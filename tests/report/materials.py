@@ -168,7 +168,7 @@ def common_of(material: Material) -> Common:
         description="made up",
         model="perceptron",
         parameters=10,
-        config={"plan": plan, "learning_rate": 1.0},
+        config={"plan": plan, "learning_rate": 1.0, "learning_rate_unit": "batch", "averaging": None},
         task=classification([name for name, _ in material.classes]),
         held_out="test data",
         owners=tuple((owner.name, owner.epsilon, 1e-5, 100) for owner in material.owners),

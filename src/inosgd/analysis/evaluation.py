@@ -68,6 +68,7 @@ class Evaluation:
         predicted: How many of them are predicted as each class; empty but for classification.
         measures: Other measures of all examples by name; empty along a curve.
         guessing: What was reached over all examples against guessing; None along a curve.
+        last_iterate: Where this is of an average of iterates, the same of the last of them; else None.
     """
 
     step: int
@@ -81,6 +82,7 @@ class Evaluation:
     predicted: tuple[int, ...] = ()
     measures: Measures = field(default_factory=dict)
     guessing: Guessing | None = None
+    last_iterate: Evaluation | None = None
 
     @property
     def scoring(self) -> Score:
@@ -120,6 +122,7 @@ class Evaluation:
             "members": list(self.members),
             "predicted": list(self.predicted),
             "guessing": None if self.guessing is None else self.guessing.to_json(),
+            "last_iterate": None if self.last_iterate is None else self.last_iterate.to_json(),
         }
 
     @classmethod
@@ -137,6 +140,7 @@ class Evaluation:
             predicted=tuple(fields["predicted"]),
             measures=dict(fields["measures"]),
             guessing=_guessing_from(fields),
+            last_iterate=None if fields["last_iterate"] is None else cls.from_json(fields["last_iterate"]),
         )
 
 

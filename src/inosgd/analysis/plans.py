@@ -43,6 +43,7 @@ def describe_plan(plan: Plan, profile: bool, everyone: bool) -> dict[str, Any]:
         "steps": plan.steps,
         "noise_scale": terms.noise_scale,
         "expected_batch_size": terms.expected_batch_size,
+        "rate_of_noise_unit": terms.expected_batch_size / terms.noise_scale,
         "signal_ratio": signal_ratio(plan),
         "widest_angle": widest_angle(plan),
         "owner_count": len(plan.table),

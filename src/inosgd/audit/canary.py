@@ -115,6 +115,11 @@ class Game:
             return np.sort(rows)
         return rows[np.linspace(0, len(rows) - 1, MOST_OWNERS).round().astype(np.int64)]
 
+    @property
+    def learning_rate(self) -> float:
+        """Of every training, over the expected batch size; one in noise units is converted by what is claimed."""
+        return self.study.config.rate_in_batch_units(self.claimed.phases[0].terms)
+
     def claim(self, row: int) -> Claim:
         """What is claimed for an owner."""
         return claim_of(self.claimed, np.array([row]), self.claimed.table.names[row])
@@ -180,7 +185,7 @@ def train_with(
 ) -> None:
     """Train the study's model on ``data`` and the inserted examples, which belong to ``rows``, under observation."""
     model = _initial_model(game, len(observer.rates))
-    optimizer = torch.optim.SGD(model.parameters(), lr=game.study.config.learning_rate)
+    optimizer = torch.optim.SGD(model.parameters(), lr=game.learning_rate)
     assignment = np.concatenate([data.owners.assignment, rows])
     inputs, targets = data.examples.all()
     examples = mixed(inputs, targets, inserted, model.canaries.weight.dtype)
@@ -224,7 +229,7 @@ def play(game: Game, rows: IntArray, label: str) -> Played:
     present = np.flatnonzero(included)
     norms = GRADIENT_NORM * claimed.clipping_thresholds[rows[present]]
     inserted = Inserted(present, norms, np.full(len(present), FIRST))
-    observer = _observer(claimed, rows, game.study.config.learning_rate)
+    observer = _observer(claimed, rows, game.learning_rate)
     train_with(game, game.practice, game.data, inserted, rows[present], observer, source)
     return Played(included[None], observer.white[None], observer.black[None])
 
@@ -256,8 +261,7 @@ def play_order(game: Game, row: int, label: str) -> Played:
     rows = np.append(np.full(count, len(game.claimed.table)), row)
     if not included:
         inserted, rows = inserted.take(np.arange(count)), rows[:-1]
-    learning_rate = game.study.config.learning_rate
-    observer = _observer(claimed, np.array([row]), learning_rate, scene.baseline / claimed.noise_scale)
+    observer = _observer(claimed, np.array([row]), game.learning_rate, scene.baseline / claimed.noise_scale)
     study = dataclasses.replace(game.study, model=_single_weight, origin="a single weight")
     stand_in = dataclasses.replace(game, study=study)
     train_with(stand_in, practice, _without_examples(game.data), inserted, rows, observer, source)

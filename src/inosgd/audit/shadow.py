@@ -14,6 +14,7 @@ other models are trained by `train_step` itself, one at a time in a process with
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ from inosgd._arrays import BoolArray, FloatArray, IntArray
 from inosgd.analysis.task import Task, example_losses
 from inosgd.audit.batched import can_stack, train_stacked
 from inosgd.audit.practice import Practice
+from inosgd.averaging import RunningAverage
 from inosgd.counting import Labels
 from inosgd.modes import evaluating
 from inosgd.randomness import SeededSource, uniforms
@@ -65,7 +67,7 @@ def train_shadows(task: ShadowTask) -> FloatArray:
     members = [np.flatnonzero(membership(task.seed, number, len(targets))) for number in task.numbers]
     sources = [_source(task.seed, number) for number in task.numbers]
     if stackable(task.study, data, task.seed):
-        rate = task.study.config.learning_rate
+        rate = task.study.config.rate_in_batch_units(task.practice.terms)
         stack = train_stacked(initial, task.practice, data, members, sources, rate)
         return confidences(data.task, stack.outputs(inputs), targets)
     return np.stack(
@@ -80,8 +82,8 @@ def stackable(study: Study, data: StudyData, seed: int) -> bool:
     """Whether many models of the study can be trained at once: perceptrons by plain gradient descent."""
     config = study.config
     plain = config.optimizer == "sgd" and not config.momentum and not config.weight_decay
-    plain = plain and data.task.kind == "classification"
     plain = plain and not (config.count_classes and config.method.adjustment)
+    plain = plain and config.averaging is None and data.task.kind == "classification"
     return plain and isinstance(data.examples.inputs, torch.Tensor) and can_stack(study.model(data, seed))
 
 
@@ -90,12 +92,17 @@ def train_one(
 ) -> torch.Tensor:
     """One shadow model by the library's own step; its outputs for all examples."""
     model = copy.deepcopy(initial)
-    optimizer, examples = optimizer_for(task.study.config, model), data.examples.only(rows)
     labels = None if task.practice.plan.count is None else Labels(data.task.names, data.class_numbers[rows])
+    config, examples = task.study.config, data.examples.only(rows)
+    optimizer = optimizer_for(config, model)
     trainer = task.practice.trainer(data.owners.assignment[rows], examples, data.task.losses, labels)
+    trainer = dataclasses.replace(trainer, learning_rate_unit=config.learning_rate_unit)
     state = task.practice.start(trainer, model, optimizer, source, data.class_numbers[rows])
+    if config.averaging is not None:
+        state.also = {"average": RunningAverage(config.averaging, trainer.plan.steps)}
     fit(trainer, state)
-    return outputs_of(model, data.examples.inputs)
+    with state.result() as result:
+        return outputs_of(result, data.examples.inputs)
 
 
 @torch.no_grad()

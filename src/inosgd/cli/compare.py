@@ -29,6 +29,7 @@ from inosgd.parallel.workers import Workers
 from inosgd.plan_config import VARIANTS
 from inosgd.report.measuring import measure_and_keep
 from inosgd.report.reading import read_run
+from inosgd.shown import learning_rate_shown
 from inosgd.study.study import Study
 
 Variants = Annotated[
@@ -157,12 +158,14 @@ def show(found: Mapping[str, Any], *, as_json: bool) -> None:
     asked = f"{found['question']}; " if found["question"] else ""
     for finding in found["findings"]:
         shown.print(f"[bold yellow]{escape(finding['text'])}[/]")
+    rate = learning_rate_shown(found["config"]["learning_rate"], found["config"]["learning_rate_unit"])
     shown.print(
-        f"{asked}{plan['steps']} steps, learning rate {found['config']['learning_rate']:g}, {len(found['seeds'])} "
-        f"paired seeds, accountant {plan['accountant']}; {found['scored_by']} on held-out examples, mean ± standard "
-        "deviation\n"
+        f"{asked}{plan['steps']} steps, learning rate {rate}, {len(found['seeds'])} paired seeds, accountant "
+        f"{plan['accountant']}; {found['scored_by']} on held-out examples, mean ± standard deviation\n"
     )
     shown.print(_method_table(found))
+    for line in _last_iterate_lines(found):
+        shown.print(line)
     shown.print("\n[bold]Results by owner[/], the ε of single examples, and that of 10 and of all together\n")
     shown.print(_owner_table(found))
     for line in _condition_lines(found["condition"]):
@@ -196,6 +199,13 @@ def _owner_table(found: Mapping[str, Any]) -> Table:
             cells = [_scored(found, owner), _number(owner["loss"]), spent, f"{owner['epsilon']:g}", *together]
             table.add_row("" if index else escape(label), escape(name), *cells)
     return table
+
+
+def _last_iterate_lines(found: Mapping[str, Any]) -> list[str]:
+    """The last iterates beside the averages that are compared; none if those are the last iterates."""
+    rows = [(label, row["last_iterate"]) for label, row in found["summary"].items() if row["last_iterate"] is not None]
+    told = [f"{escape(label)} {_scored(found, row['overall'])}, {_scored(found, row['worst'])}" for label, row in rows]
+    return [f"\nAverages of iterates. The last iterates, overall and worst owner: {'; '.join(told)}"] if told else []
 
 
 def _condition_lines(conditions: Mapping[str, Any]) -> list[str]:

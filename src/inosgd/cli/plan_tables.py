@@ -32,6 +32,7 @@ def plan_tables(described: dict[str, Any]) -> list[Table | str]:
         f"largest signal is {described['signal_ratio']:.3g} times the smallest: the paper's condition for every "
         f"owner's loss to fall can hold up to an angle of {described['widest_angle']:.0f}° between gradients."
     )
+    shown.append(f"A learning rate of 1 in noise units is {described['rate_of_noise_unit']:.4g} in the usual unit.")
     shown.append(
         "a step: expected examples in a batch; signal: what an owner contributes over the noise; spent: of ε, for each "
         "single example; of 10: the ε of ten of them together. The guarantee is per example."

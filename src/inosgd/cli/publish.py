@@ -37,7 +37,10 @@ def publish_command(
             save_checkpoint(folder, prepared, chosen, to)
     shown = results()
     shown.print(f"Published: the model after step {chosen.step}. What it has spent is never given back.")
-    shown.print(f"Model: {escape(str(to or _saved(folder, chosen)))}", soft_wrap=True)
+    model = to or _saved(folder, chosen)
+    shown.print(f"Model: {escape(str(model))}", soft_wrap=True)
+    if model == chosen.model_path and "average" in dict(chosen.fields["also"]["mapping"]):
+        shown.print("It is the last iterate; --to FOLDER writes the average, which this run is about.")
 
 
 def _saved(folder: RunFolder, chosen: Checkpoint) -> Path:

@@ -95,6 +95,12 @@ def print_report(run: RunFolder, prepared: Prepared, outcome: Outcome, page: Pat
             f"{evaluation.scoring.shown(evaluation.overall)}; for an owner, on those of its kind. Held-out examples "
             "are not protected."
         )
+        if evaluation.last_iterate is not None:
+            last, shown_as = evaluation.last_iterate, evaluation.scoring.shown
+            shown.print(
+                f"The model is an average of iterates ({prepared.study.config.averaging}), as its study says. The last "
+                f"iterate: {evaluation.scored_by} {shown_as(last.overall)}, worst owner {shown_as(last.worst)}."
+            )
     shown.print("spent: the ε of each single example, rounded up; never above the budget.\n")
     if unused := _unused(prepared):
         shown.print(f"Columns that are neither used nor listed in data.ignore: {escape(', '.join(unused))}\n")

@@ -14,7 +14,7 @@ from inosgd.ledger.ledger import Ledger
 from inosgd.randomness import SeededSource
 from inosgd.study.building import build
 from inosgd.study.config import plan_once
-from inosgd.study.judging import judge
+from inosgd.study.judging import judge_result
 from inosgd.study.shares import settled
 from inosgd.study.study import Study, StudyData, for_validation, split_of
 from inosgd.training import Callback, Trainer, TrainingState, every, fit
@@ -41,11 +41,12 @@ def train_once(study: Study, data: StudyData, entrant: Entrant, seed: int, watch
     plan = plan_once(config, data.owners.table)
     built = build(study, data, plan, config, seed=seed)
     ledger = Ledger.for_plan(plan)  # in memory: nothing of a comparison is published
-    state = TrainingState.start(built.trainer, built.model, built.optimizer, SeededSource(seed), ledger)
+    source = SeededSource(seed)
+    state = TrainingState.start(built.trainer, built.model, built.optimizer, source, ledger, built.also)
     curve: list[Evaluation] = []
 
     def record(now: TrainingState) -> None:
-        curve.append(judge(data, now.model, now.step, measure=now.step == plan.steps))
+        curve.append(judge_result(data, now, measure=now.step == plan.steps))
 
     watching = [] if watch is None else [watch(built.trainer)]
     start = time.process_time()  # of this process, which has one thread: others on the machine do not count

@@ -63,12 +63,22 @@ def _summary(results: Sequence[Result]) -> dict[str, Any]:
         **at_stage["end"],
         "owners": {name: _owner(results, name) for name in judged_owners(results)},
         "stages": at_stage,
+        "last_iterate": _last_iterates(results),
         "variant": results[0].entrant["variant"],
         "seeds": [result.seed for result in results],
         "spent_share": max(result.terms.spent_share for result in results),
         "seconds_per_step": float(np.median([result.seconds / result.final.step for result in results])),
         "terms": {**results[0].terms.__dict__, "noise_scale": results[0].noise_scale},
     }
+
+
+def _last_iterates(results: Sequence[Result]) -> dict[str, Any] | None:
+    """Overall and worst owner of the last iterates, where results are averages; they choose nothing."""
+    last = [result.final.last_iterate for result in results]
+    known = [each for each in last if each is not None]
+    if len(known) < len(last):
+        return None
+    return {name: mean_sd([getattr(each, name) for each in known]).to_json() for name in ("overall", "worst")}
 
 
 def _owner(results: Sequence[Result], name: str) -> dict[str, Any]:

@@ -291,6 +291,8 @@ def _privacy_table(privacy: Mapping[str, Any]) -> str:
         "unit": "one example, added or removed",
         "method": f"{privacy['method']}, variant {privacy['variant']}",
         "steps": str(privacy["steps"]),
+        "learning rate": privacy["learning_rate"],
+        **({"model": f"average of iterates ({privacy['averaging']})"} if privacy["averaging"] else {}),
         "accountant": privacy["accountant"],
         "randomness": privacy["randomness"],
     }
@@ -319,6 +321,8 @@ def _quality(evaluation: Mapping[str, Any], classes: list[str]) -> str:
         f"{score.name[0].upper() + score.name[1:]} {score.shown(evaluation['overall'])} on {evaluation['examples']} "
         f"held-out examples; {score.shown(evaluation['worst'])} for the worst owner."
     ]
+    if last := evaluation.get("last_iterate"):
+        lines[0] += f" The last iterate: {score.shown(last['overall'])} and {score.shown(last['worst'])}."
     others = [(name, value) for name, value in evaluation.get("measures", {}).items() if value is not None]
     if others:
         lines += ["", "| measure | all held-out examples |", "| --- | --- |"]

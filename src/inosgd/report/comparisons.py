@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from inosgd.analysis.findings import Finding, shared_findings
+from inosgd.averaging import Averaging
 from inosgd.compare.common import Common
 from inosgd.compare.results import Result, read_results
 from inosgd.errors import InvalidArgumentError
@@ -13,6 +15,7 @@ from inosgd.method import METHODS
 from inosgd.report.extras import read_extras
 from inosgd.report.material import Material, MethodRow, OwnerFacts, by_budget, main_labels
 from inosgd.report.verdicts import with_verdict
+from inosgd.shown import learning_rate_shown
 
 SEEDED = (
     "Seeded runs: a party with the seed can remove the noise. They are for comparing methods; none of these models "
@@ -70,11 +73,16 @@ def _facts(common: Common, seeds: int) -> tuple[tuple[str, str], ...]:
         ("parameters", f"{common.parameters:,}"),
         ("steps", f"{plan['steps']}"),
         *(() if batch is None else (("expected batch", f"{batch:g}"),)),
-        ("learning rate", f"{config['learning_rate']:g}"),
+        ("learning rate", learning_rate_shown(config["learning_rate"], config["learning_rate_unit"])),
+        *_averaging(config["averaging"]),
         ("accountant", plan["accountant"].upper()),
         ("paired seeds", f"{seeds}"),
         ("held out", common.held_out),
     )
+
+
+def _averaging(fields: Mapping[str, Any] | None) -> tuple[tuple[str, str], ...]:
+    return () if fields is None else (("averaging", str(Averaging(**fields))),)
 
 
 def _findings(rows: Sequence[MethodRow], main: Sequence[str]) -> tuple[Finding, ...]:

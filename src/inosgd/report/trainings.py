@@ -40,7 +40,7 @@ def read_training(folder: Path) -> Material:
         owners=by_budget([OwnerFacts(name, *_allowed(budget), int(size)) for name, budget, size in plan.table]),
         rows=(MethodRow(label, variant, results, spent, terms_of(plan)),),
         main=(label,),
-        facts=_facts(plan, ledger.steps, description),
+        facts=(*_facts(plan, ledger.steps, description, model), *_last_iterate(curve)),
         classes=_classes(model, curve),
         unaccounted=_unaccounted(description, model, ledger.steps < plan.steps),
         findings=_findings(curve, plan, model) if ledger.steps == plan.steps else (),
@@ -94,16 +94,25 @@ def _sentence(plan: Plan, model: dict[str, Any]) -> str:
     return f"{owned}" + (f", model {architecture}" if architecture else "")
 
 
-def _facts(plan: Plan, done: int, description: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+def _facts(plan: Plan, done: int, description: dict[str, Any], model: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    told = model.get("privacy", {})
+    updates = [(name.replace("_", " "), told[name]) for name in ("learning_rate", "averaging") if told.get(name)]
     counted = () if plan.count is None else (("classes", f"counted for {int(plan.count.sampling_rates.sum())} owners"),)
     return (
         ("steps", f"{done}" if done == plan.steps else f"{done} of {plan.steps}"),
         ("expected batch", f"{plan.at(0).expected_batch_size:.4g}"),
         ("noise scale", f"{plan.at(0).noise_scale:.3g}"),
+        *updates,
         ("accountant", plan.accountant.upper()),
         ("randomness", "secure" if description.get("seed") is None else "seeded"),
         *counted,
     )
+
+
+def _last_iterate(curve: list[Evaluation]) -> tuple[tuple[str, str], ...]:
+    """How the last iterate does, where the model is an average."""
+    last = curve[-1].last_iterate if curve else None
+    return () if last is None else (("last iterate", f"{last.scoring.shown(last.overall)} overall"),)
 
 
 def _classes(model: dict[str, Any], curve: list[Evaluation]) -> tuple[tuple[str, str | None], ...]:

@@ -21,7 +21,9 @@ ROWS_AT_ONCE = 4096
 
 
 def training_digests(key: bytes, trainer: Trainer, data: bytes | None = None) -> dict[str, str]:
-    """What a training is about: owners of examples, examples and method, each as a digest by name.
+    """What a training is about: owners of examples, examples, method and updates, each as a digest by name.
+
+    The learning rate itself is in every checkpoint, with the optimizer.
 
     Args:
         key: Of the digests.
@@ -33,6 +35,7 @@ def training_digests(key: bytes, trainer: Trainer, data: bytes | None = None) ->
         "owners": keyed_digest(key, trainer.owners.assignment.astype("<i8").tobytes()),
         "examples": _of_examples(key, trainer.store) if data is None else keyed_digest(key, data),
         "method": keyed_digest(key, json.dumps([trainer.method.to_json(), shares]).encode()),
+        "learning_rate_unit": keyed_digest(key, trainer.learning_rate_unit.encode()),
     }
 
 

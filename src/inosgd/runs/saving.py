@@ -69,6 +69,19 @@ def restore(checkpoint: Checkpoint, state: TrainingState) -> None:
     _put(_checked(name, _Parts(checkpoint.fields, checkpoint.streams, contents), state), checkpoint.step, name, state)
 
 
+def saved_also(checkpoint: Checkpoint) -> Mapping[str, Any]:
+    """What was saved beside model and optimizer, by name.
+
+    Raises:
+        CheckpointError: If it cannot be read.
+    """
+    path = checkpoint.path / "optimizer.safetensors"
+    found: Mapping[str, Any] = _decode(
+        checkpoint.fields["also"], _load(f"{checkpoint.path.name}/{path.name}", _read(path))
+    )
+    return found
+
+
 def copy_to_peers(peers: Peers, state: TrainingState) -> None:
     """Bring every process of a training to the ``state`` of the first; what it sends is never on disk.
 

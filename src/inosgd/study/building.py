@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from inosgd.averaging import RunningAverage
 from inosgd.distributed import ALONE, Peers
 from inosgd.errors import InvalidArgumentError
 from inosgd.owners import Owners, OwnerTable
@@ -25,6 +26,12 @@ class Built:
     trainer: Trainer
     model: nn.Module
     optimizer: torch.optim.Optimizer
+    average: RunningAverage | None = None
+
+    @property
+    def also(self) -> dict[str, RunningAverage]:
+        """What changes with the steps beside model and optimizer."""
+        return {} if self.average is None else {"average": self.average}
 
 
 def build(
@@ -36,7 +43,7 @@ def build(
     seed: int = 0,
     peers: Peers = ALONE,
 ) -> Built:
-    """Trainer, model and optimizer of a study; ``seed`` is that of the model's initial weights.
+    """Trainer, model, optimizer and average of a study; ``seed`` is that of the model's initial weights.
 
     Guarantee:
         Each example is charged to its own owner, at no more than that owner allows: a plan for other owners, or for
@@ -63,8 +70,10 @@ def build(
         peers=peers,
         shares=data.shares,
         labels=labels_for(plan, data),
+        learning_rate_unit=config.learning_rate_unit,
     )
-    return Built(trainer, model, optimizer_for(config, model))
+    average = None if config.averaging is None else RunningAverage(config.averaging, plan.steps)
+    return Built(trainer, model, optimizer_for(config, model), average)
 
 
 def _check_owners(planned: OwnerTable, allowed: OwnerTable) -> None:

@@ -265,6 +265,12 @@ def _training_problems(training: TrainingSection) -> Iterator[Problem]:
         yield Problem("training.tail", ABSENT, f"{training.method} has no tail: leave it out, or choose ino-sgd")
     if training.momentum is not None and training.optimizer not in ("sgd", "rmsprop"):
         yield Problem("training.momentum", training.momentum, f"{training.optimizer} has none; leave it out")
+    if training.learning_rate_unit == "noise" and training.optimizer != "sgd":
+        fix = f'{training.optimizer} rescales gradients; choose "batch", or optimizer = "sgd"'
+        yield Problem("training.learning_rate_unit", "noise", fix)
+    for key, kind in (("averaging_decay", "exponential"), ("averaging_share", "tail")):
+        if getattr(training, key) is not None and training.averaging != kind:
+            yield Problem(f"training.{key}", getattr(training, key), f'it belongs to averaging = "{kind}"')
     yield from _tail_problems(training.tail)
     yield from _target_problems(training, variant)
 

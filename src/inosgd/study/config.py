@@ -13,13 +13,16 @@ from torch import nn
 
 from inosgd import _validate
 from inosgd.adjustment import Adjustment
+from inosgd.averaging import Averaging
 from inosgd.errors import InfeasibleError, InvalidArgumentError
 from inosgd.importance import Importance
 from inosgd.method import Method, method_named
+from inosgd.optimizers import CorrectedAdam
 from inosgd.owners import OwnerTable
-from inosgd.plan import Plan
+from inosgd.plan import Plan, Terms
 from inosgd.plan_config import Fairness, PlanConfig
 from inosgd.planning import make_plan
+from inosgd.training import LEARNING_RATE_UNITS
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "sgd": torch.optim.SGD,
@@ -27,6 +30,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adamw": torch.optim.AdamW,
     "rmsprop": torch.optim.RMSprop,
     "adagrad": torch.optim.Adagrad,
+    "adam-corrected": CorrectedAdam,
 }
 
 MOST_STEPS = 100_000
@@ -40,6 +44,8 @@ class TrainingConfig:
         method: How a batch becomes a weighted sum; its variant is the plan's.
         plan: What the plan is asked for.
         learning_rate: Of the optimizer.
+        learning_rate_unit: ``batch`` or ``noise``, see `inosgd.training.Trainer`.
+        averaging: The model is this average of the iterates; None for the last iterate.
         optimizer: One of `OPTIMIZERS`.
         momentum: Torch's default if None.
         weight_decay: Torch's default if None.
@@ -57,11 +63,18 @@ class TrainingConfig:
     until_noise: float | None = None
     seed: int | None = None
     count_classes: bool = False
+    learning_rate_unit: str = "batch"
+    averaging: Averaging | None = None
 
     def __post_init__(self) -> None:
         _validate.finite_positive(learning_rate=self.learning_rate)
         if self.optimizer not in OPTIMIZERS:
             raise InvalidArgumentError(f"optimizer={self.optimizer!r}: choose one of {', '.join(OPTIMIZERS)}")
+        _validate.one_of(LEARNING_RATE_UNITS, learning_rate_unit=self.learning_rate_unit)
+        if self.learning_rate_unit == "noise" and self.optimizer != "sgd":
+            raise InvalidArgumentError(
+                f"learning_rate_unit='noise': {self.optimizer} rescales gradients; choose 'batch', or the optimizer sgd"
+            )
         if self.method.variant != self.plan.variant:
             raise InvalidArgumentError(
                 f"plan.variant={self.plan.variant!r}: the method plans by {self.method.variant!r}; give both the same"
@@ -82,16 +95,26 @@ class TrainingConfig:
     def _with_plan(self, **changes: Any) -> TrainingConfig:
         return dataclasses.replace(self, plan=dataclasses.replace(self.plan, **changes))
 
+    def rate_in_batch_units(self, terms: Terms) -> float:
+        """The learning rate that means under ``terms`` what this one does: eta b / sigma if it is in noise units."""
+        if self.learning_rate_unit == "batch":
+            return self.learning_rate
+        return self.learning_rate * terms.expected_batch_size / terms.noise_scale
+
     def to_json(self) -> dict[str, Any]:
         """Plain values: everything that makes a training differ from another."""
         return {
             **self.method.to_json(),
             "plan": self.plan.to_json(),
-            **{name: getattr(self, name) for name in ("learning_rate", "optimizer", "momentum", "weight_decay")},
+            **{name: getattr(self, name) for name in _OF_UPDATES},
+            "averaging": None if self.averaging is None else self.averaging.to_json(),
             "until_noise": self.until_noise,
             "seed": self.seed,
             "count_classes": self.count_classes,
         }
+
+
+_OF_UPDATES = ("learning_rate", "learning_rate_unit", "optimizer", "momentum", "weight_decay")
 
 
 def _by_name(config: TrainingConfig, name: str) -> TrainingConfig:
@@ -125,19 +148,36 @@ def _with_knob(name: str) -> Callable[[TrainingConfig, float], TrainingConfig]:
     return changed
 
 
-def _with_learning_rate(config: TrainingConfig, rate: float) -> TrainingConfig:
-    return dataclasses.replace(config, learning_rate=rate)
+def _with_field(name: str) -> Callable[[TrainingConfig, Any], TrainingConfig]:
+    return lambda config, value: dataclasses.replace(config, **{name: value})
+
+
+def _with_averaging(config: TrainingConfig, kind: str) -> TrainingConfig:
+    return dataclasses.replace(config, averaging=None if kind == "none" else Averaging(kind))
+
+
+def _with_averaging_by(name: str) -> Callable[[TrainingConfig, float], TrainingConfig]:
+    def changed(config: TrainingConfig, value: float) -> TrainingConfig:
+        if config.averaging is None:
+            raise InvalidArgumentError(f"averaging_{name}={value:g}: nothing is averaged; choose an averaging first")
+        by: dict[str, Any] = {name: value}
+        return dataclasses.replace(config, averaging=dataclasses.replace(config.averaging, **by))
+
+    return changed
 
 
 _CHANGES: dict[str, Callable[[TrainingConfig, Any], TrainingConfig]] = {
     "method": _by_name,
     "variant": _with_variant,
-    "learning_rate": _with_learning_rate,
+    **{name: _with_field(name) for name in _OF_UPDATES},
     "tail.share": _with_tail_share,
     "adjustment.tau": _with_adjustment("tau"),
     "adjustment.target": _with_adjustment("target"),
     "fairness.exponent": _with_knob("exponent"),
     "fairness.max_ratio": _with_knob("max_ratio"),
+    "averaging": _with_averaging,
+    "averaging_decay": _with_averaging_by("decay"),
+    "averaging_share": _with_averaging_by("share"),
 }
 """What is not a field of the plan's configuration alone."""
 

@@ -10,6 +10,7 @@ from inosgd._arrays import FloatArray
 from inosgd.analysis.evaluation import Evaluation
 from inosgd.analysis.findings import Finding
 from inosgd.owners import OwnerTable
+from inosgd.shown import learning_rate_shown
 from inosgd.study.shares import adjusted_by
 from inosgd.study.study import Study, StudyData
 
@@ -116,6 +117,8 @@ def _privacy(study: Study, data: StudyData, table: OwnerTable, spent: FloatArray
         "accountant": config.plan.accountant,
         "steps": steps,
         "adjustment": adjusted_by(config, data),
+        "learning_rate": learning_rate_shown(config.learning_rate, config.learning_rate_unit),
+        "averaging": None if config.averaging is None else str(config.averaging),
         "randomness": "secure" if config.seed is None else "seeded: repeatable, not private if the seed is known",
         "guarantee": GUARANTEE,
         "not_covered": not_covered(study, data),
@@ -123,10 +126,12 @@ def _privacy(study: Study, data: StudyData, table: OwnerTable, spent: FloatArray
 
 
 def _evaluation(study: Study, data: StudyData, evaluation: Evaluation) -> dict[str, Any]:
+    last = evaluation.last_iterate
     return {
         "scored_by": evaluation.scored_by,
         "overall": evaluation.overall,
         "worst": evaluation.worst,
+        "last_iterate": None if last is None else {"overall": last.overall, "worst": last.worst},
         "examples": 0 if data.held_out is None else len(data.held_out),
         "classes": list(evaluation.classes) if study.evaluation.per_class else None,
         "measures": evaluation.measures,

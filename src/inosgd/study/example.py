@@ -137,8 +137,9 @@ kind = "classification"           # or "multi-label", any of several columns of 
 # range = [0, 400]                # of the numbers of a regression, by what is publicly known""",
             "@TRAINING@": """\
 clipping_threshold = 0.1
-optimizer = "sgd"                 # "sgd", "adam", "adamw", "rmsprop", "adagrad"
-learning_rate = 10.0""",
+optimizer = "sgd"                 # "sgd"; "adam", "adam-corrected", "adamw", "rmsprop", "adagrad" have the unit "batch"
+learning_rate = 0.08
+learning_rate_unit = "noise"      # the rate carries over to other plans and budgets; "batch" for the usual unit""",
             "@EVALUATION@": "per_class = true\n",
         },
     ),
@@ -158,8 +159,9 @@ range = [0, 400]                  # of the numbers, by what is publicly known; s
 loss = "squared error"            # or "huber", which is bounded in what a single error pulls""",
             "@TRAINING@": """\
 clipping_threshold = 0.5
-optimizer = "sgd"                 # "sgd", "adam", "adamw", "rmsprop", "adagrad"
-learning_rate = 0.5""",
+optimizer = "sgd"                 # "sgd"; "adam", "adam-corrected", "adamw", "rmsprop", "adagrad" have the unit "batch"
+learning_rate = 0.01
+learning_rate_unit = "noise"      # the rate carries over to other plans and budgets; "batch" for the usual unit""",
             "@EVALUATION@": "",
         },
     ),
@@ -224,6 +226,8 @@ accountant = "pld"                # or "rdp"
 steps = 200                       # or leave it out and give a noise_scale: as many steps as the budgets allow
 expected_batch_size = 64
 @TRAINING@
+# averaging = "exponential"       # the model is an average of iterates; "tail" with averaging_share = 0.5; free
+# averaging_decay = 0.9
 # tail = { shape = "beta", a = 1.0, b = 1.0, share = 0.5 }
 # fairness = { exponent = @EXPONENT@, max_ratio = @MAX_RATIO@ }
 # seed = 0                        # repeatable, and therefore not private: for trying things out

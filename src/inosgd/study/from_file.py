@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from inosgd.adjustment import Adjustment
+from inosgd.averaging import Averaging
 from inosgd.gradients import check_model
 from inosgd.importance import BetaTail, Importance, StepTail
 from inosgd.method import METHODS, Method
@@ -77,6 +78,8 @@ def config_of(training: TrainingSection) -> TrainingConfig:
         training.weight_decay,
         until_noise=training.noise_scale if training.steps is None else None,
         seed=training.seed,
+        learning_rate_unit=training.learning_rate_unit,
+        averaging=_averaging(training),
     )
 
 
@@ -119,6 +122,12 @@ def _method(training: TrainingSection) -> Method:
 
 def _adjustment(section: AdjustmentSection) -> Adjustment:
     return Adjustment(section.tau, section.target)
+
+
+def _averaging(training: TrainingSection) -> Averaging | None:
+    if training.averaging == "none":
+        return None
+    return Averaging(training.averaging, training.averaging_decay, training.averaging_share)
 
 
 def _importance(tail: TailSection) -> Importance:

@@ -42,12 +42,14 @@ from inosgd.runs.files import MODEL
 from inosgd.runs.folder import LockedRun, RunFolder
 from inosgd.runs.keyed import new_key
 from inosgd.runs.resuming import Resumed, begin, resume, train_durably
+from inosgd.runs.saving import saved_also
+from inosgd.streams import Streams
 from inosgd.study.building import Built, build
 from inosgd.study.config import plan_for
 from inosgd.study.description import describe, warnings_of
 from inosgd.study.fingerprints import fingerprints_of, keyed, refuse_changes
 from inosgd.study.joining import brought_to, restricted, with_joined
-from inosgd.study.judging import curve_of, judge
+from inosgd.study.judging import curve_of, judge_result
 from inosgd.study.shares import settled
 from inosgd.study.study import Study, StudyData
 from inosgd.training import Callback, Trainer, TrainingState, fit, model_digest
@@ -124,14 +126,14 @@ def begin_training(run: LockedRun | None, prepared: Prepared) -> TrainingState:
     """The state before the first step. Processes other than the first have no ``run``."""
     source, data = _agreed_source(prepared), _data(prepared)
     built = prepared.built
-    return begin(run, built.trainer, built.model, built.optimizer, source, data=data)
+    return begin(run, built.trainer, built.model, built.optimizer, source, also=built.also, data=data)
 
 
 def resume_training(run: RunFolder, prepared: Prepared) -> Resumed:
     """The state at the last good checkpoint; in the first process, or the only one, ``run`` is locked."""
     source, data = _agreed_source(prepared), _data(prepared)
     built = prepared.built
-    return resume(run, built.trainer, built.model, built.optimizer, source, data=data)
+    return resume(run, built.trainer, built.model, built.optimizer, source, also=built.also, data=data)
 
 
 def _data(prepared: Prepared) -> bytes:
@@ -185,7 +187,7 @@ def finish(
     interval = prepared.study.evaluation.every or every
     callbacks = [] if after_step is None else [after_step]
     if prepared.data.held_out is not None:
-        callbacks.append(after_every(interval, lambda now: _keep(run, _judged(prepared, now.model, now.step))))
+        callbacks.append(after_every(interval, lambda now: _keep(run, _judged(prepared, now))))
     try:
         train_durably(run, prepared.trainer, state, every=every, callbacks=callbacks)
     finally:
@@ -197,9 +199,10 @@ def finish(
         run.mark_files({f"{MODEL}/{name}": digest for name, digest in digests.items()}, state.step)
 
     if all(line["step"] != state.step for line in run.metrics()):
-        _keep(run, _judged(prepared, state.model, state.step))
+        _keep(run, _judged(prepared, state))
     table, curve = state.ledger.table, curve_of(run)
-    return save_outcome(prepared, run.path / MODEL, state.model, state.step, table, spent, curve, announce)
+    with state.result() as model:
+        return save_outcome(prepared, run.path / MODEL, model, state.step, table, spent, curve, announce)
 
 
 def follow(prepared: Prepared, state: TrainingState) -> None:
@@ -210,7 +213,8 @@ def follow(prepared: Prepared, state: TrainingState) -> None:
 
 def _check_same_model(prepared: Prepared, state: TrainingState) -> None:
     if prepared.trainer.peers.size > 1:
-        prepared.trainer.peers.check_same(model=model_digest(state.model))
+        with state.result() as model:
+            prepared.trainer.peers.check_same(last_iterate=model_digest(state.model), model=model_digest(model))
 
 
 def save_outcome(
@@ -232,19 +236,24 @@ def save_outcome(
 
 
 def save_checkpoint(run: RunFolder, prepared: Prepared, checkpoint: Checkpoint, folder: Path) -> Outcome:
-    """Write the model of a checkpoint with its card into ``folder``."""
-    ledger = run.read_ledger()
-    model = load_weights(checkpoint.path, prepared.built.model)
-    spent, judged = ledger.spent(checkpoint.step), _judged(prepared, model, checkpoint.step)
+    """Write the model of a checkpoint, or its average if the study has one, with its card into ``folder``."""
+    ledger, built = run.read_ledger(), prepared.built
+    load_weights(checkpoint.path, built.model)
+    for name, values in saved_also(checkpoint).items():
+        built.also[name].load_state_dict(values)
+    streams = Streams.of(SeededSource(0))  # nothing is drawn from it
+    state = TrainingState(built.model, built.optimizer, ledger, streams, checkpoint.step, built.also)
+    spent, judged = ledger.spent(checkpoint.step), _judged(prepared, state)
     curve = [point for point in curve_of(run) if point.step < checkpoint.step]
     curve += [] if judged is None else [judged]
-    return save_outcome(prepared, folder, model, checkpoint.step, ledger.table, spent, curve)
+    with state.result() as model:
+        return save_outcome(prepared, folder, model, checkpoint.step, ledger.table, spent, curve)
 
 
-def _judged(prepared: Prepared, model: nn.Module, step: int) -> Evaluation | None:
-    """How the model does on held-out examples; None if there are none."""
-    data, at_end = prepared.data, step == prepared.trainer.plan.steps
-    return None if data.held_out is None else judge(data, model, step, measure=at_end)
+def _judged(prepared: Prepared, state: TrainingState) -> Evaluation | None:
+    """How the result of a training does on held-out examples; None if there are none."""
+    data, at_end = prepared.data, state.step == prepared.trainer.plan.steps
+    return None if data.held_out is None else judge_result(data, state, measure=at_end)
 
 
 def forget_model(run: LockedRun) -> None:

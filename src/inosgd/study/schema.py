@@ -247,8 +247,12 @@ class TrainingSection(_Section):
     tail: TailSection | None = None
     adjustment: AdjustmentSection | None = None
     fairness: FairnessSection = FairnessSection()
-    optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad"] = "sgd"
+    optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "adam-corrected"] = "sgd"
     learning_rate: Positive
+    learning_rate_unit: Literal["batch", "noise"] = "batch"
+    averaging: Literal["none", "exponential", "tail"] = "none"
+    averaging_decay: Share | None = None
+    averaging_share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     momentum: Share | None = None
     weight_decay: AtLeastZero | None = None
     seed: Seed | None = None

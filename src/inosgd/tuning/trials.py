@@ -14,7 +14,7 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.ledger.ledger import Ledger
 from inosgd.plan import Plan
 from inosgd.study.building import build, source_for
-from inosgd.study.judging import judge
+from inosgd.study.judging import judge_result
 from inosgd.study.shares import settled
 from inosgd.study.study import Study, StudyData, split_of
 from inosgd.training import TrainingState, fit
@@ -62,11 +62,13 @@ def run_trial(task: TrialTask) -> Trial:
     with tempfile.TemporaryDirectory() as place:  # private to its user
         path = Path(place) / "ledger.jsonl"
         ledger = Ledger.for_plan(task.plan, path, durable=False)
-        state = TrainingState.start(built.trainer, built.model, built.optimizer, source_for(task.seed), ledger)
+        source = source_for(task.seed)
+        state = TrainingState.start(built.trainer, built.model, built.optimizer, source, ledger, built.also)
         fit(built.trainer, state)
         ledger.close()
-        weights = {key: tensor.detach().clone() for key, tensor in state.model.state_dict().items()}
-        return Trial(judge(data, state.model, state.step, measure=True), weights, path.read_text(encoding="utf-8"))
+        with state.result() as model:
+            weights = {key: tensor.detach().clone() for key, tensor in model.state_dict().items()}
+        return Trial(judge_result(data, state, measure=True), weights, path.read_text(encoding="utf-8"))
 
 
 def trial_data(study: Study) -> StudyData:
