@@ -78,7 +78,7 @@ def test_it_is_compared_tuned_and_audited(inosgd, tmp_path, kind):
     assert SCORES[kind] in said
     assert "hospital_5" in said
     assert SCORES[kind] in (tmp_path / "compared/report.html").read_text()
-    tuned = ("tune", "study.toml", "--public", "--learning-rate", "0.2,0.5", "--jobs", 1, "--json")
+    tuned = ("tune", "study.toml", "--public", "--try", "learning_rate=0.2,0.5", "--jobs", 1, "--json")
     assert len(json.loads(succeeded(inosgd(*tuned)))["ranking"]) == 2
     succeeded(inosgd("audit", "lira", "study.toml", "--models", 16, *few, "--out", "lira"))
     canary = ("audit", "canary", "study.toml", "--runs", 12, "--canaries", 40, *few)

@@ -29,8 +29,8 @@ def plan_tables(described: dict[str, Any]) -> list[Table | str]:
         shown.append(f"Of {described['owner_count']} owners: the strictest, the median and the most liberal.")
     shown.append(
         f"Noise scale {described['noise_scale']:.6g}, expected batch {described['expected_batch_size']:.6g}. The "
-        f"largest signal is {described['signal_ratio']:.3g} times the smallest: the paper's condition for every "
-        f"owner's loss to fall can hold up to an angle of {described['widest_angle']:.0f}° between gradients."
+        f"largest signal is {described['signal_ratio']:.3g} times the smallest: every owner's loss can fall "
+        f"up to an angle of {described['widest_angle']:.0f}° between gradients."
     )
     shown.append(
         "a step: expected examples in a batch; signal: what an owner contributes over the noise; spent: of ε, for each "
@@ -58,8 +58,8 @@ def comparison_tables(compared: dict[str, Any]) -> list[Table | str]:
         )
     explained = (
         "signal: rate x examples x threshold / noise of the strictest and the most liberal owner; ratio: the largest "
-        "over the smallest of any owner; angle: up to which the paper's condition can hold; least used: the smallest "
-        "share of its budget that any owner spends."
+        "over the smallest of any owner; angle: between gradients, up to which every owner's loss can fall; least "
+        "used: the smallest share of its budget that any owner spends."
     )
     return ["[bold]The same budgets, steps and batch by every variant[/]: signals\n", table, "", explained]
 

@@ -73,11 +73,11 @@ class TrainingConfig:
         """The same with other values, named by the keys that they have in the training section of a study file."""
         config = self
         for key, value in changes.items():
-            config = _CHANGES[key](config, value) if key in _CHANGES else config._with_plan(**{key: value})
+            if key in _CHANGES:
+                config = _CHANGES[key](config, value)
+            else:
+                config = dataclasses.replace(config, plan=config.plan.changed({key: value}))
         return config
-
-    def _with_plan(self, **changes: Any) -> TrainingConfig:
-        return dataclasses.replace(self, plan=dataclasses.replace(self.plan, **changes))
 
     def to_json(self) -> dict[str, Any]:
         """Plain values: everything that makes a training differ from another."""
@@ -110,15 +110,13 @@ def _with_tail_share(config: TrainingConfig, share: float) -> TrainingConfig:
     return dataclasses.replace(config, method=method)
 
 
-def _with_knob(name: str) -> Callable[[TrainingConfig, float], TrainingConfig]:
-    def changed(config: TrainingConfig, value: float) -> TrainingConfig:
-        return config.by(config.method, dataclasses.replace(config.plan.fairness, **{name: value}))
-
-    return changed
-
-
 def _with_learning_rate(config: TrainingConfig, rate: float) -> TrainingConfig:
     return dataclasses.replace(config, learning_rate=rate)
+
+
+def _with_steps(config: TrainingConfig, steps: int) -> TrainingConfig:
+    """As many steps as asked for, also where the study trains until its noise is reached."""
+    return dataclasses.replace(config, plan=dataclasses.replace(config.plan, steps=steps), until_noise=None)
 
 
 _CHANGES: dict[str, Callable[[TrainingConfig, Any], TrainingConfig]] = {
@@ -126,8 +124,7 @@ _CHANGES: dict[str, Callable[[TrainingConfig, Any], TrainingConfig]] = {
     "variant": _with_variant,
     "learning_rate": _with_learning_rate,
     "tail.share": _with_tail_share,
-    "fairness.exponent": _with_knob("exponent"),
-    "fairness.max_ratio": _with_knob("max_ratio"),
+    "steps": _with_steps,
 }
 """What is not a field of the plan's configuration alone."""
 
