@@ -28,7 +28,7 @@ def test_compare_ends_in_a_report(inosgd, tmp_path):
     outcome = inosgd("compare", "breast-cancer", *COMPARE[1:], "--condition", "--out", "run")
     assert "Report: run/report.html" in outcome.out
     text = (tmp_path / "run" / "report.html").read_text()
-    assert "Can the strictest owner's loss fall?" in text
+    assert "Can the loss of the strictest owner fall?" in text
     assert "Importance weights by owner" in text
     assert set(json.loads((tmp_path / "run" / "weights.json").read_text())) == {"ino-sgd"}
 

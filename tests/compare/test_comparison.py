@@ -205,6 +205,18 @@ def test_validation_never_touches_held_out_examples(study):
     assert len(inner.examples) + len(inner.held_out) == len(data.examples)
 
 
+def test_one_seed_needs_no_other_split(study):
+    def split(seed):
+        if seed:
+            raise InvalidArgumentError("a class that only held-out examples have")
+        return study.split(0)
+
+    alone = Common.of(dataclasses.replace(study, split=split), bytes(32))
+    assert alone == Common.of(study, bytes(32))
+    with pytest.raises(InvalidArgumentError, match="only held-out"):
+        split(1)
+
+
 def test_choices_are_checked():
     with pytest.raises(InvalidArgumentError, match="experiment='magic': choose one of methods"):
         experiment_named("magic")

@@ -148,7 +148,7 @@ CHARTS = (
     ),
     ChartEntry(
         "condition",
-        "Can the strictest owner's loss fall?",
+        "Can the loss of the strictest owner fall?",
         "Below 0 the most liberal owner pulls so hard that the strictest owner's loss may rise; above, both can fall. "
         "Measured on held-out examples, for one seed.",
         "condition",

@@ -54,8 +54,8 @@ def load_data(study: StudyFile, progress: Progress | None = None, *, seed: int =
     else:
         training, held_out = _split(study, source, seed)
     task = task_of(study.schema, source, training)
-    targets = targets_of(source, training, task, NOT_DECLARED)
-    judged_targets = targets_of(judged, held_out, task, ONLY_HELD_OUT)
+    targets = targets_of(source, training, task, NOT_DECLARED, within=True)
+    judged_targets = targets_of(judged, held_out, task, ONLY_HELD_OUT, within=False)
     owners, groups = _owners(study, source, training, judged, held_out, budgets)
     encoding = source.encoding(training)
     inputs = source.encode(encoding)
@@ -77,8 +77,8 @@ def joined_data(study: StudyFile, data: StudyData, path: Path, budgets: dict[str
     training, held_out = np.flatnonzero(~chosen), np.flatnonzero(chosen)
     if not len(training):
         raise InvalidArgumentError(f"{source.path}: no row is left to train on; give more rows")
-    targets = targets_of(source, training, data.task, NEW_CLASS)
-    judged_targets = targets_of(source, held_out, data.task, NEW_CLASS)
+    targets = targets_of(source, training, data.task, NEW_CLASS, within=True)
+    judged_targets = targets_of(source, held_out, data.task, NEW_CLASS, within=False)
     owners, groups = _owners(study, source, training, source, held_out, budgets)
     encoding = encoding_of(data)
     inputs = source.encode(encoding)
