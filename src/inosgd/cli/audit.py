@@ -41,7 +41,7 @@ app = typer.Typer(
 ControlName = Annotated[
     str | None, typer.Option(help=f"Audit a training with a known defect instead: {', '.join(CONTROLS)}.")
 ]
-Confidence = Annotated[float, typer.Option(help="With which all bounds hold together.")]
+Confidence = Annotated[float, typer.Option(help="The confidence with which all bounds hold together.")]
 Into = Annotated[
     Path | None, typer.Option(help="A finished run of the same study and method: its report then shows the ROC.")
 ]
@@ -52,7 +52,7 @@ Into = Annotated[
 def lira_command(
     study: StudyArgument,
     models: Annotated[int, typer.Option(help="How many shadow models.")] = 512,
-    form: Annotated[str, typer.Option(help=f"What is shown: {', '.join(FORMS)}.")] = "online",
+    form: Annotated[str, typer.Option(help=f"The form of the attack that is shown: {', '.join(FORMS)}.")] = "online",
     control: ControlName = None,
     confidence: Confidence = 0.95,
     seed: Seed = 0,

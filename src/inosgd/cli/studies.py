@@ -60,10 +60,10 @@ class MethodOptions(StudyOptions):
     """The same for a command that trains by one method."""
 
     method: Annotated[
-        str | None, typer.Option(rich_help_panel=STUDY_PANEL, help=f"Instead of the study's: {', '.join(METHODS)}.")
+        str | None, typer.Option(rich_help_panel=STUDY_PANEL, help=f"Another method: {', '.join(METHODS)}.")
     ] = None
     variant: Annotated[
-        str | None, typer.Option(rich_help_panel=STUDY_PANEL, help=f"Instead of the study's: {', '.join(VARIANTS)}.")
+        str | None, typer.Option(rich_help_panel=STUDY_PANEL, help=f"Another plan: {', '.join(VARIANTS)}.")
     ] = None
 
 

@@ -43,7 +43,9 @@ MOST_OWNERS = 40
 def tune_command(
     study: StudyArgument,
     public: Annotated[bool, typer.Option("--public", help="Every example of STUDY is public: free.")] = False,
-    private: Annotated[bool, typer.Option("--private", help="They are private: every owner pays, as shown.")] = False,
+    private: Annotated[
+        bool, typer.Option("--private", help="The examples are private: owners pay a price that is shown first.")
+    ] = False,
     tried: Annotated[
         list[str] | None,
         typer.Option(

@@ -36,7 +36,7 @@ class WorkerOptions:
         str | None,
         typer.Option(
             rich_help_panel=WORKERS_PANEL,
-            help="Of the cluster; RAY_ADDRESS or DASK_SCHEDULER_ADDRESS if not given, else one is started here.",
+            help="The cluster; RAY_ADDRESS or DASK_SCHEDULER_ADDRESS if not given, else one is started here.",
         ),
     ] = None
 

@@ -269,7 +269,7 @@ def _unreadable(path: Path, error: Exception) -> InvalidArgumentError:
 
 
 def _read_text(path: Path, wanted: Mapping[str, str], delimiter: str) -> Any:
-    _refuse_other_encodings(path)  # the parser tells a row that is both uneven and not text to nobody
+    _refuse_other_encodings(path)  # the parser does not report a row that is both uneven and not text
     header = _header(path, delimiter)
     check_header(path, header, wanted, delimiter)
     uneven: list[Any] = []
