@@ -82,7 +82,7 @@ class LedgerError(InosgdError):
 
 
 class AlreadyPublishedError(InosgdError):
-    """A roll back to a step before the published model: what is published cannot be taken back.
+    """A rollback to a step before the published model: what is published cannot be taken back.
 
     Attributes:
         step: Where the rollback would have led.

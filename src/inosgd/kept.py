@@ -63,7 +63,7 @@ def _opened(name: Path | str, kind: int, folder: int | None = None) -> Iterator[
         found = os.fstat(descriptor)
         plain = stat.S_ISDIR(found.st_mode) if kind else stat.S_ISREG(found.st_mode)
         if not plain or found.st_uid != os.getuid() or found.st_mode & 0o022:
-            raise PermissionError(f"{name}: somebody else could have written it")
+            raise PermissionError(f"{name}: another user could have written it")
         yield descriptor
     finally:
         os.close(descriptor)

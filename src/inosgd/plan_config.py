@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from inosgd import _validate
@@ -25,6 +25,9 @@ ACCOUNTANTS = ("pld", "rdp")
 """Privacy-loss distributions, and Rényi divergences."""
 
 TARGETS = ("expected_batch_size", "clipping_threshold", "noise_scale")
+
+KNOBS = "fairness."
+"""How the keys of `Fairness` begin."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +132,12 @@ class PlanConfig:
             options = " or ".join(" and ".join(sorted(option)) for option in wanted)
             got = ", ".join(f"{name}={value!r}" for name, value in targets.items())
             raise InvalidArgumentError(f"{got}: for variant {self.variant!r} give exactly {options}")
+
+    def changed(self, changes: Mapping[str, Any]) -> Self:
+        """The same with other values, named by their keys in a study file, such as ``steps`` and ``fairness.mix``."""
+        knobs = {key.removeprefix(KNOBS): value for key, value in changes.items() if key.startswith(KNOBS)}
+        rest = {key: value for key, value in changes.items() if not key.startswith(KNOBS)}
+        return replace(self, fairness=replace(self.fairness, **knobs), **rest)
 
     def to_json(self) -> dict[str, Any]:
         """The fields; infinite knobs as text, which JSON numbers cannot hold."""

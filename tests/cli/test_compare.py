@@ -65,7 +65,7 @@ def untimed(report):
 
 
 def test_the_table_says_it_in_words(inosgd):
-    outcome = inosgd(*QUICK, "--methods", "idp-sgd,ino-sgd", "--variants", "scale", "--accountant", "rdp")
+    outcome = inosgd(*QUICK, "--methods", "idp-sgd,ino-sgd", "--variants", "scale", "--set", "accountant=rdp")
     assert outcome.code == 0
     for words in (
         "idp-sgd",
@@ -116,7 +116,7 @@ def traces(folder, text):
         (("--variants", "best"), "variants='best': choose one of uniform"),
         (("--seeds", "0"), "seeds=0"),
         (("--steps", "-3"), "steps=-3"),
-        (("--accountant", "guess"), "accountant='guess'"),
+        (("--set", "accountant=guess"), "accountant='guess'"),
         (("cats",), "STUDY='cats': there is no such study file, nor a study of that name"),
     ],
 )

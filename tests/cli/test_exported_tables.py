@@ -116,7 +116,10 @@ def test_decimal_commas(inosgd, tmp_path):
     (tmp_path / "plain").mkdir()
     torch.testing.assert_close(everything(data), everything(loaded(tmp_path / "plain", "csv")), rtol=0, atol=0)
     assert inosgd("train", "study.toml", "--out", "run", *NO_REPORT).code == 0
-    assert len(inosgd("predict", "run/model", "cases.csv", "--delimiter", ";").out.splitlines()) == 91
+    predicted = inosgd("predict", "run/model", "cases.csv").out  # the delimiter is saved with the model
+    assert len(predicted.splitlines()) == 91
+    (tmp_path / "tabs.csv").write_text("\n".join(map("\t".join, lines)) + "\n")
+    assert inosgd("predict", "run/model", "tabs.csv", "--delimiter", "\t").out == predicted
 
 
 BAD = {

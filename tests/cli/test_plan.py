@@ -8,11 +8,12 @@ import pytest
 
 from inosgd import Plan
 
+ONE = ("--epsilon", "1", "--sizes", "30", "--batch", "5")
 MNIST = ("plan", "--epsilon", "0.1,1", "--sizes", "30596,29404", "--batch", 512)
 
 
 def test_json_for_machines(inosgd, tmp_path):
-    outcome = inosgd(*MNIST, "--steps", 200, "--json", "--profile", "--out", "plan.json")
+    outcome = inosgd(*MNIST, "--steps", 200, "--json", "--show", "profile", "--out", "plan.json")
     plan = json.loads(outcome.out)
     assert plan["accountant"] == "pld"
     assert plan["expected_batch_size"] == pytest.approx(512, rel=1e-3)
@@ -46,19 +47,21 @@ def test_many_owners_show_the_strictest_median_and_most_liberal(inosgd, tmp_path
 
 
 def test_variants_side_by_side(inosgd):
-    compared = json.loads(inosgd(*MNIST, "--steps", 50, "--compare", "--json").out)["variants"]
+    compared = json.loads(inosgd(*MNIST, "--steps", 50, "--show", "variants", "--json").out)["variants"]
     assert set(compared) == {"uniform", "sample", "scale", "both", "fair", "threshold"}
     assert compared["uniform"]["signal_ratio"] < compared["fair"]["signal_ratio"] < compared["scale"]["signal_ratio"]
-    assert "most liberal" in inosgd(*MNIST, "--steps", 50, "--compare").out
+    assert "most liberal" in inosgd(*MNIST, "--steps", 50, "--show", "variants").out
 
 
 def test_the_papers_figure_of_imbalanced_rates_and_thresholds(inosgd):
-    curve = json.loads(inosgd("plan", "--curve", "--epsilon", "0.5,0.6,3,8", "--accountant", "rdp", "--json").out)
+    curve = json.loads(
+        inosgd("plan", "--show", "curves", "--epsilon", "0.5,0.6,3,8", "--set", "accountant=rdp", "--json").out
+    )
     assert curve["rate_by_noise_scale"]["4"][3] == pytest.approx(0.1934, rel=1e-3)
     assert curve["rate_by_noise_scale"]["4"][1] == pytest.approx(0.01892, rel=1e-3)
     assert curve["threshold_by_rate"]["0.05"][0] == pytest.approx(0.3278, rel=1e-3)
     assert curve["threshold_by_rate"]["0.02"][2] == pytest.approx(3.2887, rel=1e-3)
-    assert "Sampling rate by budget" in inosgd("plan", "--curve", "--epsilon", "1,2", "--steps", 50).out
+    assert "Sampling rate by budget" in inosgd("plan", "--show", "curves", "--epsilon", "1,2", "--steps", 50).out
 
 
 @pytest.mark.parametrize(
@@ -76,7 +79,12 @@ def test_the_papers_figure_of_imbalanced_rates_and_thresholds(inosgd):
         (("--owners", "missing.csv", "--batch", 5), "missing.csv"),
         (("--epsilon", "1", "--sizes", "99999999999999999999", "--batch", "5"), "below 1e15"),
         (("--epsilon", "1", "--sizes", "30", "--batch", "5", "--out", "no/such/plan.json"), "no folder 'no/such'"),
-        (("--epsilon", "1", "--sizes", "30", "--batch", "5", "--compare", "--out", "p.json"), "make no plan to write"),
+        ((*ONE, "--show", "variants", "--out", "p.json"), "makes no plan to write"),
+        ((*ONE, "--show", "everything"), "show='everything': choose one of plan, profile"),
+        ((*ONE, "--set", "fairness=2"), "choose a key of accountant, profile_margin, fairness.exponent"),
+        ((*ONE, "--set", "fairness.mix"), "write KEY=VALUE"),
+        ((*ONE, "--set", "fairness.mix=lots"), "fairness.mix='lots': give a number"),
+        ((*ONE, "--set", "fairness.exponent=-1"), "exponent=-1"),
     ],
 )
 def test_bad_requests_end_in_one_error(inosgd, tmp_path, arguments, words):

@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import pytest
+from sklearn.datasets import load_breast_cancer
 
 from tests.cli.test_train import interrupted_run
 from tests.study.diabetes import TASKS, diabetes_rows, write_diabetes
@@ -59,6 +60,27 @@ def test_it_trains_joins_resumes_reports_and_predicts(inosgd, tmp_path, monkeypa
     assert ("ranges = [[0.0, 400.0]" in card) == (kind != "multi-label")
 
 
+def test_a_target_may_be_called_row(inosgd, tmp_path):
+    write_diabetes(tmp_path, "regression")
+    for name in ("study.toml", "cases.csv"):
+        path = tmp_path / name
+        path.write_text(path.read_text().replace("progression", "row"))
+    succeeded(inosgd("train", "study.toml", "--out", "run", "--no-report"))
+    lines = succeeded(inosgd("predict", "run/model", "cases.csv", "--json")).splitlines()
+    assert [json.loads(line)["_row"] for line in lines] == list(range(1, len(lines) + 1))
+    assert len({json.loads(line)["row"] for line in lines}) > 10
+
+
+def test_a_model_of_a_built_in_study_predicts_tables(inosgd, tmp_path):
+    few = ("--steps", 2, "--set", "accountant=rdp")
+    succeeded(inosgd("train", "breast-cancer", *few, "--out", "run", "--no-report"))
+    cases = load_breast_cancer()
+    write_exported(tmp_path / "new.csv", [dict(zip(cases.feature_names, row, strict=True)) for row in cases.data[:9]])
+    rows = list(csv.DictReader(succeeded(inosgd("predict", "run/model", "new.csv")).splitlines()))
+    assert len(rows) == 9
+    assert {row["prediction"] for row in rows} <= {"malignant", "benign"}
+
+
 @pytest.mark.parametrize("kind", ["regression", "multi-label"])
 def test_it_is_compared_tuned_and_audited(inosgd, tmp_path, kind):
     write_diabetes(tmp_path, kind)
@@ -78,7 +100,7 @@ def test_it_is_compared_tuned_and_audited(inosgd, tmp_path, kind):
     assert SCORES[kind] in said
     assert "hospital_5" in said
     assert SCORES[kind] in (tmp_path / "compared/report.html").read_text()
-    tuned = ("tune", "study.toml", "--public", "--learning-rate", "0.2,0.5", "--jobs", 1, "--json")
+    tuned = ("tune", "study.toml", "--public", "--try", "learning_rate=0.2,0.5", "--jobs", 1, "--json")
     assert len(json.loads(succeeded(inosgd(*tuned)))["ranking"]) == 2
     succeeded(inosgd("audit", "lira", "study.toml", "--models", 16, *few, "--out", "lira"))
     canary = ("audit", "canary", "study.toml", "--runs", 12, "--canaries", 40, *few)

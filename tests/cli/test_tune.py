@@ -10,7 +10,7 @@ import pytest
 from inosgd.tuning import private
 from tests.study.writers import write_study
 
-SPACE = ("--learning-rate", "1,2", "--jobs", 1)
+SPACE = ("--try", "learning_rate=1,2", "--jobs", 1)
 
 
 @pytest.fixture
@@ -97,8 +97,8 @@ def test_what_is_shown_does_not_depend_on_the_number_of_trials(inosgd, study, mo
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--public", "--learning-rate", "1,fast"), "learning_rate='1,fast': give numbers"),
-        (("--public", "--learning-rate", "1"), "nothing to choose from"),
+        (("--public", "--try", "learning_rate=1,fast"), "learning_rate='fast': give a number"),
+        (("--public", "--try", "learning_rate=1"), "nothing to choose from"),
         (("--private", *SPACE, "--draw", "fixed"), "draw='fixed': choose one of poisson"),
         (("--private", *SPACE, "--trials", "1"), "mean=1.0"),
         (("--public", *SPACE, "--backend", "slurm"), "backend='slurm': choose one of local, ray, dask"),

@@ -17,7 +17,7 @@ from inosgd.compare.results import KEY, Result, result_key
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.method import IDP_SGD, INO_SGD
 from inosgd.paper.datasets import ASSIGNMENTS, synthetic
-from inosgd.paper.experiments import EXPERIMENTS, chosen_methods, experiment_named, fair_entrant, methods, with_fairness
+from inosgd.paper.experiments import EXPERIMENTS, chosen_methods, experiment_named, fair_entrant, methods
 from inosgd.paper.registry import study_of
 from inosgd.parallel.workers import Workers
 from inosgd.plan_config import Fairness
@@ -205,6 +205,18 @@ def test_validation_never_touches_held_out_examples(study):
     assert len(inner.examples) + len(inner.held_out) == len(data.examples)
 
 
+def test_one_seed_needs_no_other_split(study):
+    def split(seed):
+        if seed:
+            raise InvalidArgumentError("a class that only held-out examples have")
+        return study.split(0)
+
+    alone = Common.of(dataclasses.replace(study, split=split), bytes(32))
+    assert alone == Common.of(study, bytes(32))
+    with pytest.raises(InvalidArgumentError, match="only held-out"):
+        split(1)
+
+
 def test_choices_are_checked():
     with pytest.raises(InvalidArgumentError, match="experiment='magic': choose one of methods"):
         experiment_named("magic")
@@ -212,9 +224,8 @@ def test_choices_are_checked():
         chosen_methods("sample", ["ino-sgd-fair"])
 
 
-def test_fairness_goes_to_fair_plans_only():
-    knobs = Fairness(exponent=3.0)
-    assert with_fairness(methods("fair")[1], knobs).fairness == knobs
-    assert with_fairness(methods("sample")[1], knobs).fairness is None
+def test_rows_without_knobs_of_their_own_take_the_studys(study):
+    changed = study.changed({"fairness.exponent": 3.0}).config
+    assert methods("fair")[1].config(changed).plan.fairness == Fairness(exponent=3.0)
     kept = fair_entrant(INO_SGD, Fairness(exponent=12.0))
-    assert with_fairness(kept, knobs) == kept
+    assert kept.config(changed).plan.fairness == Fairness(exponent=12.0)

@@ -113,6 +113,13 @@ def test_whole_numbers_count_as_text_and_empty_text_only_where_it_may(tmp_path):
         table.texts("b")
 
 
+def test_floats_count_as_text_where_all_are_0_or_1(tmp_path):
+    table = read_table([write_parquet(tmp_path / "t.parquet", a=[0.0, 1.0, 1.0], b=[0.0, 1.0, 0.5])], WANTED)
+    assert table.texts("a").tolist() == ["0", "1", "1"]
+    with pytest.raises(InvalidArgumentError, match="text or whole numbers"):
+        table.texts("b")
+
+
 CELLS = st.text(st.characters(blacklist_categories=("Cs", "Cc", "Zs", "Zl", "Zp")), min_size=1, max_size=8)
 
 

@@ -179,7 +179,7 @@ def test_two_that_write_one_file_are_refused_before_the_chain_breaks(path):
     one, _ = RecordFile.open(path)
     other, _ = RecordFile.open(path)
     one.append({"kind": "step", "step": 5})
-    with pytest.raises(LedgerError, match="somebody else has written to it since it was opened"):
+    with pytest.raises(LedgerError, match="another process has written to it since it was opened"):
         other.append({"kind": "step", "step": 5})
     one.append({"kind": "step", "step": 6})
     one.close()

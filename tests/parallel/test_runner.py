@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from joblib.externals.loky import get_reusable_executor
 
-from inosgd.cli.workers import chosen_workers
+from inosgd.cli.workers import WorkerOptions
 from inosgd.errors import InosgdError, InvalidArgumentError, MissingExtraError
 from inosgd.parallel import runner
 from inosgd.parallel import workers as workers_module
@@ -236,7 +236,7 @@ def test_a_cluster_that_is_not_there_is_named(monkeypatch):
 @pytest.mark.parametrize("continues", [True, False])
 def test_an_interruption_says_whether_anything_is_kept(continues, capsys):
     expected = typer.Exit if continues else KeyboardInterrupt
-    with pytest.raises(expected), chosen_workers("local", 1, None, continues=continues):
+    with pytest.raises(expected), WorkerOptions(jobs=1).connected(continues=continues):
         raise KeyboardInterrupt
     assert ("finished trainings are kept" in capsys.readouterr().err) is continues
 

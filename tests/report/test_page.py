@@ -67,7 +67,12 @@ def test_it_says_what_is_promised_and_what_is_not(text):
 def test_every_chart_is_explained(text):
     for entry in CHARTS:
         assert html.escape(entry.reading) in text
-        assert f"<b>In the paper:</b> {html.escape(entry.paper)}." in text
+
+
+def test_it_is_about_the_study_and_not_about_the_paper(text):
+    shown = text[: text.index("<script")]
+    assert f"<h1>{html.escape(material_of().title)}</h1>" in shown
+    assert not re.search(r"\bpaper\b|Fig\. \d|Thm\.|Sec\. \d", shown)
 
 
 def test_the_first_screen_has_the_verdict_and_both_numbers_of_each_method(text):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_breast_cancer, load_digits
 
 from inosgd.compare.entrant import entrants
+from inosgd.data.tables import read_table
 from inosgd.errors import InvalidArgumentError
 from inosgd.method import DP_SGD, IDP_SGD, INO_SGD, INO_SGD_FAIR, METHODS, method_named
 from inosgd.study.built_in import STUDIES
+from tests.data.test_tables import write_parquet
 
 
 @pytest.mark.parametrize("study", STUDIES.values(), ids=list(STUDIES))
@@ -47,6 +50,16 @@ def test_models_start_alike_for_the_same_seed(study):
     first, second, third = (torch.nn.utils.parameters_to_vector(m.parameters()) for m in (one, same, other))
     assert torch.equal(first, second)
     assert not torch.equal(first, third)
+
+
+@pytest.mark.parametrize("study", STUDIES.values(), ids=list(STUDIES))
+def test_tables_are_encoded_as_the_studys_own_examples(study, tmp_path):
+    bunch = {"digits": load_digits, "breast-cancer": load_breast_cancer}[study.name]()
+    columns = dict(zip(map(str, bunch.feature_names), bunch.data.T.tolist(), strict=True))
+    encoding, data = study.split(0).encoding, study.split(0)
+    table = read_table([write_parquet(tmp_path / "t.parquet", **columns)], dict.fromkeys(encoding.columns, ""))
+    own = torch.cat([data.examples.inputs, data.held_out.inputs])
+    assert sorted(encoding.encode(table).tolist()) == sorted(own.tolist())
 
 
 def test_the_variant_goes_to_the_papers_individual_methods_only():

@@ -79,7 +79,7 @@ class Rows:
 
 def first_target(schema, values: list[float]) -> float:
     source, rows = Rows(values), np.arange(len(values))
-    return float(targets_of(source, rows, task_of(schema, source, rows), "")[0, 0])
+    return float(targets_of(source, rows, task_of(schema, source, rows), "", within=True)[0, 0])
 
 
 @pytest.fixture(scope="module")
@@ -124,6 +124,11 @@ def test_targets_outside_their_range_are_refused_or_clamped(tmp_path):
     assert "row 2" in refusal(tmp_path, "regression", narrow, form="on disk")
     data = loaded(tmp_path, "regression", narrow, clamp)
     assert (data.examples.all()[1] == -1).sum() > 10
+    assert data.examples.all()[1].min() == -1
+    judged = in_units(data.task, data.judged_by.targets.double().numpy())
+    wide = loaded(tmp_path / "wide", "regression")
+    np.testing.assert_allclose(judged, in_units(wide.task, wide.judged_by.targets.double().numpy()), rtol=1e-5)
+    assert judged.min() < 100  # held-out targets are not clamped
 
 
 def changed(row: int, column: str, value: object):

@@ -20,7 +20,8 @@ def study(tmp_path):
 
 
 def test_every_combination_is_a_study(study):
-    space = Space(learning_rates=(1.0, 2.0), variants=("scale", "fair"), exponents=(2.0, math.inf), max_ratios=(3.0,))
+    knobs = {"fairness.exponent": (2.0, math.inf), "fairness.max_ratio": (3.0,)}
+    space = Space({"learning_rate": (1.0, 2.0), "variant": ("scale", "fair"), **knobs})
     found = space.candidates(study.config)
     assert [candidate.label for candidate in found] == [
         "variant scale, learning_rate 1",
@@ -44,7 +45,7 @@ def test_every_combination_is_a_study(study):
 def test_a_tail_that_is_given_as_a_share_loses_its_length(tmp_path):
     tail = 'method = "ino-sgd"\ntail = { length = 3.0, a = 2.0 }'
     study = written_study(tmp_path, ('method = "idp-sgd"', tail))
-    for candidate, share in zip(Space(tail_shares=(0.2, 0.4)).candidates(study.config), (0.2, 0.4), strict=True):
+    for candidate, share in zip(Space({"tail.share": (0.2, 0.4)}).candidates(study.config), (0.2, 0.4), strict=True):
         found = candidate.config.method.importance
         assert (found.share, found.length, found.shape.a) == (share, None, 2.0)
         tail = tomllib.loads(candidate.training_text(study.file))["training"]["tail"]
@@ -55,15 +56,16 @@ def test_a_tail_that_is_given_as_a_share_loses_its_length(tmp_path):
     ("space", "words"),
     [
         ({}, "nothing to choose from"),
-        ({"learning_rates": (1.0,)}, "nothing to choose from"),
-        ({"learning_rates": (1.0, 1.0)}, "nothing to choose from"),
-        ({"exponents": (1.0, 2.0)}, "nothing to choose from"),  # the study's plan is not fair
-        ({"learning_rates": (1.0, math.nan)}, "learning_rates=nan"),
-        ({"variants": ("scale", "best")}, "'best' is not one of"),
-        ({"tail_shares": (0.2, 0.4)}, "idp-sgd has no tail"),
-        ({"variants": ("scale", "fair"), "exponents": (-1.0, 2.0)}, "exponent=-1"),
+        ({"momentum": (0.1, 0.9)}, "key='momentum': choose one of variant"),
+        ({"learning_rate": (1.0,)}, "nothing to choose from"),
+        ({"learning_rate": (1.0, 1.0)}, "nothing to choose from"),
+        ({"fairness.exponent": (1.0, 2.0)}, "nothing to choose from"),  # the study's plan is not fair
+        ({"learning_rate": (1.0, math.nan)}, "learning_rate=nan"),
+        ({"variant": ("scale", "best")}, "variant='best': choose one of"),
+        ({"tail.share": (0.2, 0.4)}, "idp-sgd has no tail"),
+        ({"variant": ("scale", "fair"), "fairness.exponent": (-1.0, 2.0)}, "exponent=-1"),
     ],
 )
 def test_bad_spaces_are_refused(study, space, words):
     with pytest.raises(InosgdError, match=words):
-        Space(**space).candidates(study.config)
+        Space(space).candidates(study.config)

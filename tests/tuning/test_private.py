@@ -24,7 +24,7 @@ from inosgd.tuning.pricing import fitted, tuning_epsilons
 from inosgd.tuning.private import described, price_list
 from tests.studies import written_study
 
-SPACE = Space(learning_rates=(0.5, 2.0), variants=("scale", "fair"))
+SPACE = Space({"learning_rate": (0.5, 2.0), "variant": ("scale", "fair")})
 DELTA = 1e-5
 
 

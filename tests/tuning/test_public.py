@@ -18,7 +18,7 @@ def study(tmp_path):
 
 
 def test_candidates_are_ranked_and_repeatable(study):
-    space = Space(learning_rates=(1e-9, 2.0))
+    space = Space({"learning_rate": (1e-9, 2.0)})
     seen = list(tune_on_public_data(study, space, seeds=2, workers=ALONE))
     assert len(seen) == 4
     ranked = seen[-1]
@@ -43,7 +43,7 @@ def test_a_candidate_that_cannot_be_trained_is_named(study, monkeypatch):
     monkeypatch.setattr(public, "run_trial", only_small)
     seen = []
     with pytest.raises(InosgdError, match=r"1 of 2 trainings failed.*learning_rate 2, seed 0: Invalid"):
-        seen.extend(tune_on_public_data(study, Space(learning_rates=(1.0, 2.0)), workers=ALONE))
+        seen.extend(tune_on_public_data(study, Space({"learning_rate": (1.0, 2.0)}), workers=ALONE))
     assert len(seen) == 1
 
 
@@ -52,4 +52,4 @@ def test_a_candidate_that_cannot_be_trained_is_named(study, monkeypatch):
 )
 def test_bad_requests_are_refused(study, options, words):
     with pytest.raises(InvalidArgumentError, match=words):
-        next(tune_on_public_data(study, Space(learning_rates=(1.0, 2.0)), **options))
+        next(tune_on_public_data(study, Space({"learning_rate": (1.0, 2.0)}), **options))

@@ -39,7 +39,7 @@ def reference_epsilon(
         orders: The orders for "rdp"; any of them alone gives a valid bound.
     """
     _validate.open_unit(delta=delta)
-    import dp_accounting  # it takes seconds: nobody waits for it who asks it nothing
+    import dp_accounting  # it takes seconds, so it is imported only when it is used
 
     judge = _accountant(accountant, discretization, orders)
     for rate, multiplier, steps in exposures:

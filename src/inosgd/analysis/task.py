@@ -121,8 +121,8 @@ def example_losses(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> 
     return values.flatten(1).mean(1) if values.dim() > 1 else values
 
 
-def scaled(task: Task, values: FloatArray) -> FloatArray:
-    """Targets as a model is trained on them; those outside their range are brought to its ends.
+def scaled(task: Task, values: FloatArray, *, within: bool = True) -> FloatArray:
+    """Targets as a model is trained on them; ``within`` brings those outside their range to its ends.
 
     Guarantee: a function of one value at a time, so with public ranges it costs no privacy.
 
@@ -132,7 +132,8 @@ def scaled(task: Task, values: FloatArray) -> FloatArray:
     if not task.ranges:
         return values
     low, high = np.array(task.ranges).T
-    brought: FloatArray = 2 * ((np.clip(values, low, high) - low) / (high - low)) - 1
+    kept = np.clip(values, low, high) if within else values
+    brought: FloatArray = 2 * ((kept - low) / (high - low)) - 1
     return brought
 
 

@@ -22,18 +22,9 @@ from inosgd.audit.shadow import membership as members_of
 from inosgd.audit.shadow import stackable, tasks_for, train_shadows
 from inosgd.audit.store import AuditFolder, confidences_of, shadow_name
 from inosgd.cli.console import plain_table, progress_bar, results, rounded_up
-from inosgd.cli.studies import (
-    AllowFactory,
-    AsJson,
-    MethodName,
-    Out,
-    Seed,
-    Steps,
-    StudyArgument,
-    VariantName,
-    find_study,
-)
-from inosgd.cli.workers import Address, Backend, Jobs, chosen_workers
+from inosgd.cli.options import OutputOptions, with_groups
+from inosgd.cli.studies import MethodOptions, Seed, StudyArgument, find_study
+from inosgd.cli.workers import WorkerOptions
 from inosgd.errors import InvalidArgumentError
 from inosgd.method import IDP_SGD, INO_SGD, METHODS
 from inosgd.parallel.runner import Failure, failures_error, run_all
@@ -50,30 +41,26 @@ app = typer.Typer(
 ControlName = Annotated[
     str | None, typer.Option(help=f"Audit a training with a known defect instead: {', '.join(CONTROLS)}.")
 ]
-Confidence = Annotated[float, typer.Option(help="With which all bounds hold together.")]
+Confidence = Annotated[float, typer.Option(help="The confidence with which all bounds hold together.")]
 Into = Annotated[
     Path | None, typer.Option(help="A finished run of the same study and method: its report then shows the ROC.")
 ]
 
 
 @app.command("lira")
+@with_groups
 def lira_command(
     study: StudyArgument,
     models: Annotated[int, typer.Option(help="How many shadow models.")] = 512,
-    method: MethodName = None,
-    variant: VariantName = None,
-    form: Annotated[str, typer.Option(help=f"What is shown: {', '.join(FORMS)}.")] = "online",
+    form: Annotated[str, typer.Option(help=f"The form of the attack that is shown: {', '.join(FORMS)}.")] = "online",
     control: ControlName = None,
-    steps: Steps = None,
     confidence: Confidence = 0.95,
     seed: Seed = 0,
-    jobs: Jobs = None,
-    backend: Backend = "local",
-    address: Address = None,
-    allow_factory: AllowFactory = None,
-    out: Out = None,
     into: Into = None,
-    as_json: AsJson = False,
+    *,
+    options: MethodOptions,
+    workers: WorkerOptions,
+    output: OutputOptions,
 ) -> None:
     """Membership inference: shadow models on random halves, and how well members can be told from others.
 
@@ -83,18 +70,17 @@ def lira_command(
     _validate.open_unit(confidence=confidence)
     if form not in FORMS:
         raise InvalidArgumentError(f"form={form!r}: choose one of {', '.join(FORMS)}")
-    chosen = _study(study, method, variant, steps, allow_factory)
-    audited = Audited.of(chosen, control, seed, halves=True)
+    audited = Audited.of(_study(study, options), control, seed, halves=True)
     if into is not None:
         _check_run(into, audited)
-    folder = audited.folder("lira", out)
-    with chosen_workers(backend, jobs, address, continues=True) as workers:
-        _train_shadows(audited, range(models), folder, workers)
+    folder = audited.folder("lira", output.out)
+    with workers.connected(continues=True) as connected:
+        _train_shadows(audited, range(models), folder, connected)
     report = _lira_report(audited, models, folder, confidence)
     folder.write("summary.json", json.dumps(report, indent=1) + "\n")
     if into is not None:
         keep(into, "roc", {audited.study.config.method.name: _curves(report["owners"][form])})
-    if as_json:
+    if output.as_json:
         typer.echo(json.dumps(report))
     else:
         _print_lira(report, form)
@@ -102,53 +88,49 @@ def lira_command(
 
 
 @app.command("canary")
+@with_groups
 def canary_command(
     study: StudyArgument,
     runs: Annotated[int, typer.Option(help="How many repeated trainings of each kind.")] = 256,
     canaries: Annotated[int, typer.Option(help="How many canaries per owner in the single training.")] = 5000,
-    method: MethodName = None,
-    variant: VariantName = None,
     control: ControlName = None,
-    steps: Steps = None,
     confidence: Confidence = 0.95,
     seed: Seed = 0,
-    jobs: Jobs = None,
-    backend: Backend = "local",
-    address: Address = None,
-    allow_factory: AllowFactory = None,
-    out: Out = None,
-    as_json: AsJson = False,
+    *,
+    options: MethodOptions,
+    workers: WorkerOptions,
+    output: OutputOptions,
 ) -> None:
     """Worst-case gradients: the most that a party that sees every step, or the final model, can tell.
 
     Ends with code 1 if a claim is refuted, unless that was asked for with --control.
     """
     _validate.open_unit(confidence=confidence)
-    audited = Audited.of(_study(study, method, variant, steps, allow_factory), control, seed, halves=False)
+    audited = Audited.of(_study(study, options), control, seed, halves=False)
     game = canary.Game(audited.study, audited.data, audited.claimed, audited.practice, seed)
     tasks = canary.tasks_of(game, runs, canaries)
-    folder = audited.folder("canary", out, canaries=canaries)
-    with chosen_workers(backend, jobs, address, continues=True) as workers:
-        played = _play(tasks, folder, workers)
+    folder = audited.folder("canary", output.out, canaries=canaries)
+    with workers.connected(continues=True) as connected:
+        played = _play(tasks, folder, connected)
     report = _canary_report(audited, game, played, runs, canaries, confidence, folder)
     folder.write("summary.json", json.dumps(report, indent=1) + "\n")
-    if as_json:
+    if output.as_json:
         typer.echo(json.dumps(report))
     else:
         _print_canary(report)
     _end(report)
 
 
-def _study(text: str, method: str | None, variant: str | None, steps: int | None, allow_factory: str | None) -> Study:
+def _study(text: str, options: MethodOptions) -> Study:
     """The study by the method to be audited: by default INO-SGD for a study that compares, else the study's own."""
-    study = find_study(text, allow_factory=allow_factory, steps=steps)
-    own = study.config.plan.variant
-    name = method or (study.config.method.name if study.file is not None else INO_SGD.name)
+    study = find_study(text, allow_factory=options.allow_factory)
+    own, variant = study.config.plan.variant, options.variant
+    name = options.method or (study.config.method.name if study.file is not None else INO_SGD.name)
     if name == study.config.method.name:
-        return study.changed({} if variant is None else {"variant": variant})
+        return study.changed(({} if variant is None else {"variant": variant}) | options.changes)
     usual = own if METHODS.get(name) in (IDP_SGD, INO_SGD) and own != "uniform" else None
     planned = variant or usual
-    return study.changed({"method": name} if planned is None else {"method": name, "variant": planned})
+    return study.changed({"method": name} | ({} if planned is None else {"variant": planned}) | options.changes)
 
 
 # LiRA --------------------------------------------------------------------------------------------------------------

@@ -14,16 +14,16 @@ from inosgd.bench import step as bench_of_steps
 from inosgd.bench.methods import METHODS
 from inosgd.bench.models import MODELS
 from inosgd.cli.console import messages
+from inosgd.cli.options import AsJson
 from inosgd.cli.words import words_if_given
 
 app = typer.Typer(help="Measure what planning and private steps cost.", no_args_is_help=True)
 
 Markdown = Annotated[Path | None, typer.Option("--out", help="Write the table to this file, replacing it.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON value on standard output.")]
 
 
 @app.command("plan")
-def plan_bench(as_json: Json = False, out: Markdown = None) -> None:
+def plan_bench(as_json: AsJson = False, out: Markdown = None) -> None:
     """Seconds of CPU to plan for 10 owners, 50,000 distinct budgets and a million owners."""
     timings = []
     with messages().status("planning") as status:
@@ -38,7 +38,7 @@ def step_bench(
     models: Annotated[str | None, typer.Option(help=f"Some of: {', '.join(MODELS)}; all if not given.")] = None,
     methods: Annotated[str | None, typer.Option(help=f"Some of: {', '.join(METHODS)}; all if not given.")] = None,
     repeats: Annotated[int, typer.Option(help="Interleaved rounds of every model.")] = 7,
-    as_json: Json = False,
+    as_json: AsJson = False,
     out: Markdown = None,
 ) -> None:
     """The cost of a private step, as ratios to the plain step of the same model in the same run."""
@@ -52,7 +52,7 @@ def step_bench(
 @app.command("distributed")
 def distributed_bench(
     steps: Annotated[int, typer.Option(help="Steps of every network on every number of processes.")] = 7,
-    as_json: Json = False,
+    as_json: AsJson = False,
     out: Markdown = None,
 ) -> None:
     """A step on 1, 2 and 4 processes, its share of communication, and a projection to many machines."""

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from inosgd.cli.console import messages, plain_table, results
+from inosgd.cli.options import AllowLargeDeltas, AsJson
 from inosgd.cli.studies import study_of_run
 from inosgd.data.tables import closest
 from inosgd.errors import InvalidArgumentError
@@ -35,14 +36,12 @@ def budgets_command(
     data: Annotated[Path | None, typer.Option(help="The data of the owners who join, like the study's own.")] = None,
     delta: Annotated[float | None, typer.Option(help="Delta of owners who join; by default the study's.")] = None,
     steps: Annotated[int | None, typer.Option(help="All steps from now on, those taken included.")] = None,
-    allow_large_deltas: Annotated[
-        bool, typer.Option("--allow-large-deltas", help="Plan for deltas of 1 / examples and more.")
-    ] = False,
+    allow_large_deltas: AllowLargeDeltas = False,
     allow_factory: Annotated[
         str | None, typer.Option(help="The package.module:factory that the study names; it is not imported here.")
     ] = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is only shown.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Change budgets during a run: show whether training continues, rolls back or stops, and with --yes do it.
 

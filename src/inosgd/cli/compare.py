@@ -14,10 +14,11 @@ from rich.table import Table
 from inosgd import _validate
 from inosgd.analysis.score import score_named
 from inosgd.cli.console import compact, messages, plain_table, progress_bar, results, rounded_up
+from inosgd.cli.options import ReportOptions, with_groups
 from inosgd.cli.report import report_at_end
-from inosgd.cli.studies import AllowFactory, AsJson, Out, Steps, StudyArgument, WithReport, find_study
+from inosgd.cli.studies import StudyArgument, StudyOptions
 from inosgd.cli.words import words
-from inosgd.cli.workers import Address, Backend, Jobs, chosen_workers
+from inosgd.cli.workers import WorkerOptions
 from inosgd.compare import views
 from inosgd.compare.comparison import NOT_FOR_PUBLICATION, compare, missing_tasks, open_store
 from inosgd.compare.entrant import Entrant, entrants
@@ -37,38 +38,33 @@ Variants = Annotated[
 ]
 Seeds = Annotated[int, typer.Option(help="How many paired seeds.")]
 Condition = Annotated[
-    bool, typer.Option("--condition", help="Also measure weights and the condition of Thm. 3.1 along one training.")
+    bool,
+    typer.Option("--condition", help="Also measure weights, and whether all losses can fall (Thm. 3.1)."),
 ]
 
 
+@with_groups
 def compare_command(
     study: StudyArgument = "digits",
     methods: Annotated[str, typer.Option(help="Methods, separated by commas.")] = ",".join(METHODS),
     variants: Variants = None,
     seeds: Seeds = 5,
-    steps: Steps = None,
-    accountant: Annotated[str | None, typer.Option(help="pld or rdp.")] = None,
     condition: Condition = False,
-    allow_factory: AllowFactory = None,
-    jobs: Jobs = None,
-    backend: Backend = "local",
-    address: Address = None,
-    out: Out = None,
-    report: WithReport = True,
-    as_json: AsJson = False,
+    *,
+    options: StudyOptions,
+    workers: WorkerOptions,
+    output: ReportOptions,
 ) -> None:
     """Train one model under the same individual budgets with several methods, and show the score of every owner.
 
     For the eyes of the holder of the data: nothing of a comparison is private. It continues where it stopped.
     """
-    chosen = find_study(study, allow_factory=allow_factory, steps=steps, accountant=accountant)
+    chosen = options.find(study)
     names = words(methods)
     if not names:
         raise InvalidArgumentError(f"methods={methods!r}: name at least one of {', '.join(METHODS)}")
     entered = entrants([method_named(name) for name in names], chosen_variants(chosen, variants))
-    with chosen_workers(backend, jobs, address, continues=True) as workers:
-        found = carry_out(chosen, entered, seeds, workers, out=out, condition=condition, page=report)
-    show(found, as_json=as_json)
+    show(carry_out(chosen, entered, seeds, workers, output, condition=condition), as_json=output.as_json)
 
 
 def chosen_variants(study: Study, text: str | None) -> list[str]:
@@ -86,11 +82,10 @@ def carry_out(
     study: Study,
     entered: Sequence[Entrant],
     seeds: int,
-    workers: Workers,
+    workers: WorkerOptions,
+    output: ReportOptions,
     *,
-    out: Any,
     condition: bool,
-    page: bool,
     question: str = "",
 ) -> dict[str, Any]:
     """Train what is not trained yet; everything that there is to say about it, as plain values."""
@@ -98,14 +93,15 @@ def carry_out(
     messages().print(f"[yellow]{NOT_FOR_PUBLICATION}[/]")
     with messages().status("reading"):
         study.split(0).judged_by  # noqa: B018 - missing or corrupt data end here, before anything is written
-        store = open_store(study, out)
-    _train(study, entered, range(seeds), store, workers)
-    if condition:
-        with messages().status("measuring weights and the condition of Thm. 3.1"):
-            measure_and_keep(study, entered, 0, store.path.parent)
-    found = {**comparison_report(study, entered, range(seeds), store), "question": question}
-    (store.path.parent / "summary.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    written = report_at_end(store.path.parent) if page else None
+        store = open_store(study, output.out)
+    with workers.connected(continues=True) as connected:
+        _train(study, entered, range(seeds), store, connected)
+        if condition:
+            with messages().status("measuring weights, and whether all losses can fall"):
+                measure_and_keep(study, entered, 0, store.path.parent)
+        found = {**comparison_report(study, entered, range(seeds), store), "question": question}
+        (store.path.parent / "summary.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+        written = report_at_end(store.path.parent) if output.report else None
     return {**found, "folder": str(store.path.parent), "report": None if written is None else str(written)}
 
 
@@ -217,7 +213,7 @@ def _condition_lines(conditions: Mapping[str, Any]) -> list[str]:
         dropped = "no initial drop" if drop is None else f"initial drop from step {drop['start']} to {drop['turn']}"
         lines.append(
             f"{label}: {found['other']} has {found['points'][0]['signal_ratio']:.1f} times the signal of "
-            f"{found['owner']}; the condition of Thm. 3.1 is unmet at {unmet:.0%} of the points; {dropped}."
+            f"{found['owner']}; at {unmet:.0%} of the points the loss of {found['owner']} may rise; {dropped}."
         )
     return ["", *lines] if lines else []
 

@@ -31,7 +31,7 @@ def embed_command(
     weights: Annotated[Path | None, typer.Option(help="Its weights, safetensors; downloaded if not given.")] = None,
     random_weights: Annotated[bool, typer.Option("--random-weights", help="Untrained: to try out only.")] = False,
     size: Annotated[int | None, typer.Option(help="Pixels in height and width; the model's if not given.")] = None,
-    part: Annotated[str, typer.Option(help="Of a data set: train or test.")] = "train",
+    part: Annotated[str, typer.Option(help="The part of a data set: train or test.")] = "train",
     data: Annotated[Path | None, typer.Option(help="Folder of the data sets; INOSGD_DATA if not given.")] = None,
     batch: Annotated[int, typer.Option(help="Images at a time; features do not depend on it.")] = 64,
 ) -> None:

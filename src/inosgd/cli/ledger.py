@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from inosgd.cli.console import messages, plain_table, results
+from inosgd.cli.options import AsJson
 from inosgd.ledger.ledger import Ledger
 from inosgd.runs.folder import RunFolder
 from inosgd.runs.verification import verify_run
@@ -20,7 +21,7 @@ from inosgd.shown import rounded_down, rounded_up
 def ledger_command(
     run: Annotated[Path, typer.Argument(help="The run folder.")],
     verify: Annotated[bool, typer.Option("--verify", help="Recompute everything with dp-accounting.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what every owner has spent and has left.
 

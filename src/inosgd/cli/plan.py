@@ -12,16 +12,19 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from inosgd.accounting import ACCOUNTANTS
+from inosgd import _validate
 from inosgd.analysis.plans import budget_curves, compare_variants, describe_plan
 from inosgd.cli.console import messages, results
 from inosgd.cli.folders import write_whole
+from inosgd.cli.options import PLAN_SETTINGS, AllowLargeDeltas, AsJson, PlanSettings, settings
 from inosgd.cli.plan_tables import comparison_tables, curve_tables, plan_tables
 from inosgd.data.budgets import read_owner_table
 from inosgd.errors import InvalidArgumentError
 from inosgd.owners import OwnerTable
 from inosgd.plan import Plan
-from inosgd.planning import VARIANTS, Fairness, PlanConfig, make_plan
+from inosgd.planning import VARIANTS, PlanConfig, make_plan
+
+VIEWS = ("plan", "profile", "variants", "curves")
 
 
 def plan_command(
@@ -34,73 +37,66 @@ def plan_command(
     threshold: Annotated[float | None, typer.Option(help="The mean clipping threshold.")] = None,
     noise_scale: Annotated[float | None, typer.Option(help="The noise scale, instead of one of those.")] = None,
     variant: Annotated[str, typer.Option(help=f"One of: {', '.join(VARIANTS)}.")] = "fair",
-    accountant: Annotated[str, typer.Option(help=f"One of: {', '.join(ACCOUNTANTS)}.")] = "pld",
-    fairness: Annotated[
-        float, typer.Option(help="Exponent of fair: 0 most signal, inf equal signals.")
-    ] = Fairness().exponent,
-    max_ratio: Annotated[
-        float, typer.Option(help="Cap of fair: 1 balance of DP-SGD, inf none.")
-    ] = Fairness().max_ratio,
-    mix: Annotated[float, typer.Option(help="Mix of both: 0 scale, 1 sample.")] = 0.5,
-    profile_margin: Annotated[float | None, typer.Option(help="Keep profiles this close to a Gaussian's.")] = None,
-    allow_large_deltas: Annotated[
-        bool, typer.Option("--allow-large-deltas", help="Plan for deltas of 1 / examples and more.")
-    ] = False,
-    compare: Annotated[bool, typer.Option("--compare", help="All variants side by side.")] = False,
-    curve: Annotated[bool, typer.Option("--curve", help="Rate and threshold against budget.")] = False,
-    profile: Annotated[bool, typer.Option("--profile", help="The risks behind each epsilon.")] = False,
+    show: Annotated[
+        str, typer.Option(help="plan, profile (and the risks behind each epsilon), variants, or curves by budget.")
+    ] = "plan",
+    changed: PlanSettings = None,
+    allow_large_deltas: AllowLargeDeltas = False,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file, which must not exist.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Plan sampling rates, clipping thresholds and noise for individual budgets."""
-    _check_out(out, compare or curve)
-    table = _owner_table(epsilon, sizes, delta, owners, curve)
-    if curve:
+    _validate.one_of(VIEWS, show=show)
+    _check_out(out, show)
+    table = _owner_table(epsilon, sizes, delta, owners, curve=show == "curves")
+    changes = settings(changed, PLAN_SETTINGS)
+    if show == "curves":
         with messages().status("planning curves"):
-            curves = budget_curves(table, steps, accountant)
-        _show(curves, as_json, curve_tables)
+            curves = budget_curves(table, steps, changes.get("accountant", "pld"))
+        _print(curves, as_json, curve_tables)
         return
-    batch, threshold = _default_targets(batch, threshold, noise_scale, variant, compare)
-    knobs = Fairness(fairness, max_ratio, mix)
+    if noise_scale is not None and show == "variants":
+        raise InvalidArgumentError(
+            f"noise_scale={noise_scale:g}: for all variants give --batch and --threshold instead"
+        )
+    if noise_scale is None or variant == "sample":
+        threshold = 1.0 if threshold is None else threshold  # only its ratio to the noise matters to privacy
 
     def planned(chosen: str) -> Plan:
         with messages().status(f"planning {chosen} for {len(table)} owners"):
-            return make_plan(
-                table,
-                PlanConfig(
-                    steps=steps,
-                    variant=chosen,
-                    expected_batch_size=batch,
-                    clipping_threshold=threshold,
-                    noise_scale=noise_scale,
-                    accountant=accountant,
-                    fairness=knobs,
-                    profile_margin=profile_margin,
-                    allow_large_deltas=allow_large_deltas,
-                ),
+            config = PlanConfig(
+                steps=steps,
+                variant=chosen,
+                expected_batch_size=batch,
+                clipping_threshold=threshold,
+                noise_scale=noise_scale,
+                allow_large_deltas=allow_large_deltas,
             )
+            return make_plan(table, config.changed(changes))
 
-    if compare:
-        _show(compare_variants(planned), as_json, comparison_tables)
+    if show == "variants":
+        _print(compare_variants(planned), as_json, comparison_tables)
         return
     plan = planned(variant)
     if out is not None:
         write_whole(out, plan.to_json() + "\n")
-    _show(describe_plan(plan, profile, everyone=as_json), as_json, plan_tables)
+    _print(describe_plan(plan, show == "profile", everyone=as_json), as_json, plan_tables)
 
 
-def _check_out(out: Path | None, several: bool) -> None:
+def _check_out(out: Path | None, show: str) -> None:
     if out is None:
         return
-    if several:
-        raise InvalidArgumentError(f"out={str(out)!r}: --compare and --curve make no plan to write; leave it out")
+    if show in ("variants", "curves"):
+        raise InvalidArgumentError(f"out={str(out)!r}: --show {show} makes no plan to write; leave it out")
     if out.exists():
         raise InvalidArgumentError(f"out={str(out)!r}: it already exists; choose a new file")
     if not out.parent.is_dir():
         raise InvalidArgumentError(f"out={str(out)!r}: there is no folder {str(out.parent)!r}; create it first")
 
 
-def _owner_table(epsilon: str | None, sizes: str | None, delta: float, owners: Path | None, curve: bool) -> OwnerTable:
+def _owner_table(
+    epsilon: str | None, sizes: str | None, delta: float, owners: Path | None, *, curve: bool
+) -> OwnerTable:
     if owners is not None and (epsilon or sizes):
         raise InvalidArgumentError(f"owners={str(owners)!r}: give either a file or --epsilon and --sizes, not both")
     if owners is not None:
@@ -127,18 +123,7 @@ def _listed(name: str, text: str, convert: Callable[[str], Any]) -> list[Any]:
     return values
 
 
-def _default_targets(
-    batch: float | None, threshold: float | None, noise_scale: float | None, variant: str, compare: bool
-) -> tuple[float | None, float | None]:
-    """A threshold of 1 where none is given: only the ratio of thresholds to the noise matters to privacy."""
-    if noise_scale is not None and compare:
-        raise InvalidArgumentError(f"noise_scale={noise_scale:g}: --compare needs --batch and --threshold instead")
-    if noise_scale is None or variant == "sample":
-        threshold = 1.0 if threshold is None else threshold
-    return batch, threshold
-
-
-def _show(value: dict[str, Any], as_json: bool, tables: Callable[[dict[str, Any]], list[Table | str]]) -> None:
+def _print(value: dict[str, Any], as_json: bool, tables: Callable[[dict[str, Any]], list[Table | str]]) -> None:
     if as_json:
         typer.echo(json.dumps(_without_infinity(value), allow_nan=False))
         return

@@ -29,8 +29,8 @@ def plan_tables(described: dict[str, Any]) -> list[Table | str]:
         shown.append(f"Of {described['owner_count']} owners: the strictest, the median and the most liberal.")
     shown.append(
         f"Noise scale {described['noise_scale']:.6g}, expected batch {described['expected_batch_size']:.6g}. The "
-        f"largest signal is {described['signal_ratio']:.3g} times the smallest: the paper's condition for every "
-        f"owner's loss to fall can hold up to an angle of {described['widest_angle']:.0f}° between gradients."
+        f"largest signal is {described['signal_ratio']:.3g} times the smallest: every owner's loss can fall "
+        f"up to an angle of {described['widest_angle']:.0f}° between gradients."
     )
     shown.append(f"A learning rate of 1 in noise units is {described['rate_of_noise_unit']:.4g} in the usual unit.")
     shown.append(
@@ -59,8 +59,8 @@ def comparison_tables(compared: dict[str, Any]) -> list[Table | str]:
         )
     explained = (
         "signal: rate x examples x threshold / noise of the strictest and the most liberal owner; ratio: the largest "
-        "over the smallest of any owner; angle: up to which the paper's condition can hold; least used: the smallest "
-        "share of its budget that any owner spends."
+        "over the smallest of any owner; angle: between gradients, up to which every owner's loss can fall; least "
+        "used: the smallest share of its budget that any owner spends."
     )
     return ["[bold]The same budgets, steps and batch by every variant[/]: signals\n", table, "", explained]
 

@@ -21,7 +21,9 @@ def predict_command(
     model: Annotated[Path, typer.Argument(help="The model's folder, such as RUN/model.")],
     data: Annotated[Path, typer.Argument(help="A table, a folder of images or an image, or an .npz file.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="A new CSV file; by default standard output.")] = None,
-    delimiter: Annotated[str | None, typer.Option(help="What separates the cells of a CSV file.")] = None,
+    delimiter: Annotated[
+        str | None, typer.Option(help="What separates the cells of a CSV file; by default as in training.")
+    ] = None,
     allow_factory: Annotated[
         str | None, typer.Option(help="Import this package.module:factory, which the model names. It runs code.")
     ] = None,

@@ -24,7 +24,7 @@ def report_command(
     figures: Annotated[
         Path | None, typer.Option(help="A folder for the charts as files; without --out, no page is written.")
     ] = None,
-    formats: Annotated[str, typer.Option(help="Of figures: svg, png, pdf, separated by commas.")] = "svg",
+    formats: Annotated[str, typer.Option(help="Formats of the figures, separated by commas: svg, png, pdf.")] = "svg",
     charts: Annotated[str | None, typer.Option(help="Which figures, by name, separated by commas.")] = None,
     row: Annotated[
         list[str] | None, typer.Option(help="A row that all charts show; repeat it. By default the usual ones.")

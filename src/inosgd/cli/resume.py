@@ -12,9 +12,10 @@ from rich.markup import escape
 
 from inosgd import _validate
 from inosgd.cli.console import messages, steps_shown
+from inosgd.cli.options import AsJson, WithReport
 from inosgd.cli.report import report_at_end
 from inosgd.cli.reports import reading_shown_by, show_outcome
-from inosgd.cli.studies import AllowFactory, AsJson, WithReport, study_of_run
+from inosgd.cli.studies import AllowFactory, study_of_run
 from inosgd.cli.train import CHECKPOINTS, resumable
 from inosgd.distributed import Peers, connect
 from inosgd.errors import TrainingStoppedError

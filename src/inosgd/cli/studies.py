@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from inosgd.cli.options import STUDY_PANEL, STUDY_SETTINGS, StudySettings, settings
 from inosgd.data.tables import closest
 from inosgd.errors import InvalidArgumentError
 from inosgd.method import METHODS
@@ -24,15 +26,45 @@ StudyArgument = Annotated[
     str, typer.Argument(metavar="STUDY", help="A study file, such as `inosgd new` writes, or the name of a study.")
 ]
 AllowFactory = Annotated[
-    str | None, typer.Option(help="Import this package.module:factory, which the study names. It runs code.")
+    str | None,
+    typer.Option(
+        rich_help_panel=STUDY_PANEL, help="Import this package.module:factory, which the study names. It runs code."
+    ),
 ]
-MethodName = Annotated[str | None, typer.Option(help=f"Instead of the study's: {', '.join(METHODS)}.")]
-VariantName = Annotated[str | None, typer.Option(help=f"Instead of the study's: {', '.join(VARIANTS)}.")]
-Steps = Annotated[int | None, typer.Option(help="Steps of each training, instead of the study's.")]
-Seed = Annotated[int, typer.Option(help="Of everything.")]
-Out = Annotated[Path | None, typer.Option(help="The folder of the result; found by the study's settings if not given.")]
-WithReport = Annotated[bool, typer.Option("--report/--no-report", help="Write report.html into the folder.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on standard output.")]
+Seed = Annotated[int, typer.Option(rich_help_panel=STUDY_PANEL, help="The seed of everything that is random.")]
+
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """How the study differs from what its file or its name says."""
+
+    steps: Annotated[
+        int | None, typer.Option(rich_help_panel=STUDY_PANEL, help="Steps of each training, instead of the study's.")
+    ] = None
+    changed: StudySettings = None
+    allow_factory: AllowFactory = None
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What is to be different, by key of the training section."""
+        steps = {} if self.steps is None else {"steps": self.steps}
+        return steps | settings(self.changed, STUDY_SETTINGS)
+
+    def find(self, text: str, progress: Progress | None = None, **changes: Any) -> Study:
+        """The study that ``text`` names, with everything that is to be different."""
+        return find_study(text, allow_factory=self.allow_factory, progress=progress, **changes, **self.changes)
+
+
+@dataclass(frozen=True)
+class MethodOptions(StudyOptions):
+    """The same for a command that trains by one method."""
+
+    method: Annotated[
+        str | None, typer.Option(rich_help_panel=STUDY_PANEL, help=f"Another method: {', '.join(METHODS)}.")
+    ] = None
+    variant: Annotated[
+        str | None, typer.Option(rich_help_panel=STUDY_PANEL, help=f"Another plan: {', '.join(VARIANTS)}.")
+    ] = None
 
 
 def find_study(

@@ -17,9 +17,10 @@ from rich.markup import escape
 
 from inosgd import _validate
 from inosgd.cli.console import messages, steps_shown
+from inosgd.cli.options import ReportOptions, with_groups
 from inosgd.cli.report import report_at_end
 from inosgd.cli.reports import reading_shown_by, show_outcome
-from inosgd.cli.studies import AllowFactory, AsJson, MethodName, StudyArgument, VariantName, WithReport, find_study
+from inosgd.cli.studies import MethodOptions, StudyArgument
 from inosgd.distributed import Peers, connect
 from inosgd.errors import InosgdError, InvalidArgumentError, PeerLostError
 from inosgd.runs.folder import RunFolder
@@ -29,16 +30,14 @@ CHECKPOINTS = 10
 """How many checkpoints a run has unless told otherwise."""
 
 
+@with_groups
 def train_command(
     study: StudyArgument,
-    method: MethodName = None,
-    variant: VariantName = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder, which must not exist yet.")] = None,
     every: Annotated[int | None, typer.Option(help="Steps between checkpoints; by default a tenth of all.")] = None,
     seed: Annotated[int | None, typer.Option(help="Repeatable, and therefore not private: for trying out.")] = None,
-    allow_factory: AllowFactory = None,
-    report: WithReport = True,
-    as_json: AsJson = False,
+    *,
+    options: MethodOptions,
+    output: ReportOptions,
 ) -> None:
     """Train a model on your own data under individual budgets.
 
@@ -52,8 +51,8 @@ def train_command(
         _validate.whole(1, every=every)
     with connect() as peers, ExitStack() as held:
         with peers.together():
-            final = _run_path(out, study)
-            prepared = _prepared(study, method, variant, seed, allow_factory, peers)
+            final = _run_path(output.out, study)
+            prepared = _prepared(study, options, seed, peers)
         with peers.together():
             run = held.enter_context(_new_run(final, prepared)) if peers.first else None
         if run is None:
@@ -62,10 +61,11 @@ def train_command(
         with run.lock() as locked, resumable(run):
             state = begin_training(locked, prepared)
             steps = prepared.trainer.plan.steps
-            with steps_shown(0, steps, hidden=as_json) as shown:
+            with steps_shown(0, steps, hidden=output.as_json) as shown:
                 interval = every or math.ceil(steps / CHECKPOINTS)
                 outcome = finish(locked, prepared, state, every=interval, after_step=shown)
-    show_outcome(run, prepared, outcome, report_at_end(run.path) if report else None, as_json=as_json)
+    page = report_at_end(run.path) if output.report else None
+    show_outcome(run, prepared, outcome, page, as_json=output.as_json)
 
 
 @contextmanager
@@ -89,12 +89,9 @@ def _run_path(out: Path | None, study: str) -> Path:
     return final
 
 
-def _prepared(
-    text: str, method: str | None, variant: str | None, seed: int | None, allow_factory: str | None, peers: Peers
-) -> Prepared:
+def _prepared(text: str, options: MethodOptions, seed: int | None, peers: Peers) -> Prepared:
     with messages().status("reading, planning and building") as status:
-        shown = reading_shown_by(status)
-        study = find_study(text, allow_factory=allow_factory, progress=shown, method=method, variant=variant)
+        study = options.find(text, reading_shown_by(status), method=options.method, variant=options.variant)
         if seed is not None:
             study = replace(study, config=replace(study.config, seed=seed))
         if study.file is not None and study.file.schema.data.kind == "table":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,9 +18,10 @@ from inosgd.accounting.selection import DRAWS, trials_named
 from inosgd.analysis.score import score_named
 from inosgd.cli.console import messages, plain_table, results
 from inosgd.cli.folders import run_folder
-from inosgd.cli.studies import AllowFactory, AsJson, StudyArgument, find_study
+from inosgd.cli.options import OutputOptions, converted, pairs, with_groups
+from inosgd.cli.studies import StudyArgument, StudyOptions
 from inosgd.cli.words import words
-from inosgd.cli.workers import Address, Backend, Jobs, chosen_workers
+from inosgd.cli.workers import WorkerOptions
 from inosgd.errors import InvalidArgumentError
 from inosgd.files import write_private
 from inosgd.models.saved import save_model
@@ -28,7 +29,7 @@ from inosgd.parallel.workers import Workers
 from inosgd.randomness import SecureSource
 from inosgd.shown import rounded_up
 from inosgd.study.study import Study
-from inosgd.tuning.candidates import Space
+from inosgd.tuning.candidates import KEYS, Space
 from inosgd.tuning.pricing import Priced, price_tuning
 from inosgd.tuning.private import Chosen, described, price_list, tune_on_private_data
 from inosgd.tuning.public import WHY_FREE, Scored, tune_on_public_data
@@ -37,19 +38,22 @@ from inosgd.tuning.trials import RANKINGS, trial_data
 MOST_OWNERS = 40
 """With more owners than this, the price is shown for the strictest ones; tuning.json has them all."""
 
-Values = Annotated[str | None, typer.Option(help="Values to choose from, separated by commas.")]
 
-
+@with_groups
 def tune_command(
     study: StudyArgument,
     public: Annotated[bool, typer.Option("--public", help="Every example of STUDY is public: free.")] = False,
-    private: Annotated[bool, typer.Option("--private", help="They are private: every owner pays, as shown.")] = False,
-    learning_rate: Values = None,
-    clipping_threshold: Values = None,
-    tail: Annotated[str | None, typer.Option(help="Lengths of the tail, as shares of the batch.")] = None,
-    variant: Annotated[str | None, typer.Option(help="Plans to choose from: uniform, sample, ...")] = None,
-    exponent: Annotated[str | None, typer.Option(help="Of fair plans.")] = None,
-    max_ratio: Annotated[str | None, typer.Option(help="Of fair plans, the cap; inf for none.")] = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="The examples are private: owners pay a price that is shown first.")
+    ] = False,
+    tried: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--try",
+            metavar="KEY=VALUES",
+            help=f"Values to choose from, separated by commas; repeat it for several keys of {', '.join(KEYS)}.",
+        ),
+    ] = None,
     by: Annotated[str, typer.Option(help=f"What decides, on held-out examples: {', '.join(RANKINGS)}.")] = "overall",
     trials: Annotated[float, typer.Option(help="With --private: how many trainings on average.")] = 8.0,
     draw: Annotated[
@@ -57,14 +61,10 @@ def tune_command(
     ] = "poisson",
     seeds: Annotated[int, typer.Option(help="With --public: trainings of each candidate.")] = 1,
     yes: Annotated[bool, typer.Option("--yes", help="With --private: accept the price.")] = False,
-    allow_factory: AllowFactory = None,
-    jobs: Jobs = None,
-    backend: Backend = "local",
-    address: Address = None,
-    out: Annotated[
-        Path | None, typer.Option(help="The folder of the result, new; with --public, none if not given.")
-    ] = None,
-    as_json: AsJson = False,
+    *,
+    options: StudyOptions,
+    workers: WorkerOptions,
+    output: OutputOptions,
 ) -> None:
     """Choose learning rate, clipping threshold, tail and plan of a study by trying them.
 
@@ -73,32 +73,25 @@ def tune_command(
     or --private (then the best model is the result, and all that was tried to find it fits into the owners' budgets).
     """
     _check_way(study, public=public, private=private)
-    space = Space(
-        learning_rates=_numbers("learning_rate", learning_rate),
-        clipping_thresholds=_numbers("clipping_threshold", clipping_threshold),
-        tail_shares=_numbers("tail", tail),
-        variants=tuple(words(variant or "")),
-        exponents=_numbers("exponent", exponent),
-        max_ratios=_numbers("max_ratio", max_ratio),
-    )
-    chosen_study = find_study(study, allow_factory=allow_factory)
+    space = Space(_values(tried))
+    chosen_study = options.find(study)
     torch.set_num_threads(1)
     if public:
-        with run_folder(out, "") if out is not None else nullcontext((None, None)) as (working, _):
-            with chosen_workers(backend, jobs, address, continues=False) as workers:
-                ranked = _publicly(chosen_study, space, by, seeds, workers)
+        with run_folder(output.out, "") if output.out is not None else nullcontext((None, None)) as (working, _):
+            with workers.connected(continues=False) as connected:
+                ranked = _publicly(chosen_study, space, by, seeds, connected)
             found = _keep_public(chosen_study, ranked, by, working)
-        _show_public(ranked, found, as_json=as_json)
+        _show_public(ranked, found, as_json=output.as_json)
         return
     drawn = trials_named(draw, trials)
     with messages().status("reading, and planning trials that fit into every budget"):
         priced = price_tuning(chosen_study, space, drawn)
     _agree(priced, by, yes=yes)
-    with run_folder(out, f"tune-{chosen_study.name}") as (working, final):
-        with chosen_workers(backend, jobs, address, continues=False) as workers, messages().status("training"):
-            chosen = tune_on_private_data(priced, SecureSource(), by=by, workers=workers)
+    with run_folder(output.out, f"tune-{chosen_study.name}") as (working, final):
+        with workers.connected(continues=False) as connected, messages().status("training"):
+            chosen = tune_on_private_data(priced, SecureSource(), by=by, workers=connected)
         report = _keep(priced, chosen, by, working, final)
-    _show_private(report, as_json=as_json)
+    _show_private(report, as_json=output.as_json)
 
 
 # Both ways ---------------------------------------------------------------------------------------------------------
@@ -113,11 +106,11 @@ def _check_way(study: str, *, public: bool, private: bool) -> None:
         )
 
 
-def _numbers(name: str, text: str | None) -> tuple[float, ...]:
-    try:
-        return tuple(float(word) for word in words(text or ""))
-    except ValueError:
-        raise InvalidArgumentError(f"{name}={text!r}: give numbers, separated by commas") from None
+def _values(tried: Sequence[str] | None) -> dict[str, tuple[Any, ...]]:
+    return {
+        key: tuple(converted(key, word, KEYS[key]) for word in words(text))
+        for key, text in pairs("try", tried, KEYS).items()
+    }
 
 
 # On public data ----------------------------------------------------------------------------------------------------

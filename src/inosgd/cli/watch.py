@@ -110,10 +110,10 @@ def _state(run: RunFolder, ledger: Ledger, planned: int) -> str:
         return f"stopped: {ledger.stopped}"
     if ledger.steps >= planned:
         return "finished"
-    return "training" if _somebody_works(run.path / "lock") else "interrupted: go on with inosgd resume"
+    return "training" if _is_locked(run.path / "lock") else "interrupted: go on with inosgd resume"
 
 
-def _somebody_works(lock: Path) -> bool:
+def _is_locked(lock: Path) -> bool:
     """Whether the process that signed the lock lives; one on another machine is taken to."""
     if not lock.is_file():
         return False

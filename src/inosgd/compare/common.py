@@ -10,6 +10,7 @@ from typing import Any, Self
 import numpy as np
 
 from inosgd.analysis.task import Task
+from inosgd.errors import InosgdError
 from inosgd.gradients import parameter_count
 from inosgd.runs.keyed import keyed_digest
 from inosgd.study.fingerprints import fingerprints_of
@@ -39,7 +40,7 @@ class Common:
     @classmethod
     def of(cls, study: Study, key: bytes, *, validation: bool = False) -> Self:
         """Of a study, in the split of its first seed; ``key`` is as secret as the data."""
-        other, data = study.split(1), split_of(study, 0)
+        data = split_of(study, 0)
         stands_for = json.dumps(sorted(fingerprints_of(study, data).items()))
         return cls(
             study=study.name,
@@ -51,7 +52,7 @@ class Common:
             task=data.task,
             held_out="validation split of the training data" if validation else "test data",
             owners=_owners(data),
-            classes=_classes(data, other),
+            classes=_classes(data, _other_split(study)),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -71,8 +72,17 @@ def _owners(data: StudyData) -> tuple[tuple[str, float, float, int], ...]:
     return tuple(zip(*columns, strict=True))
 
 
-def _classes(first: StudyData, second: StudyData) -> tuple[tuple[str, str | None], ...]:
+def _other_split(study: Study) -> StudyData | None:
+    """Another split; None if the data do not allow it, so that one seed can be compared by all the same."""
+    try:
+        return study.split(1)
+    except InosgdError:
+        return None
+
+
+def _classes(first: StudyData, other: StudyData | None) -> tuple[tuple[str, str | None], ...]:
     """The name of each class and the one group that holds it, as far as two seeds agree on them."""
+    second = other or first
     holders = [here if here == there else None for here, there in zip(*map(_holders, (first, second)), strict=True)]
     if first.task.names != second.task.names:
         return tuple((f"class {number}", None) for number in range(first.task.outputs))

@@ -4,7 +4,7 @@
     trainer = Trainer(plan, owners, examples, losses, INO_SGD)
 
 Which parts of a file are read tells which examples were drawn. That is as sensitive as the examples: keep the files
-where no other party can watch them being read, on a disk of one's own rather than behind somebody's network storage.
+where no other party can watch them being read, on a disk of one's own rather than on shared network storage.
 """
 
 from __future__ import annotations

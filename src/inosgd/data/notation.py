@@ -1,4 +1,4 @@
-"""Notation: which texts stand for a missing value, and how numbers are written."""
+"""Notation: what separates cells, which texts stand for a missing value, and how numbers are written."""
 
 from __future__ import annotations
 
@@ -26,11 +26,13 @@ class Notation:
         missing: Texts that stand for a missing value, beside empty cells, which always do.
         decimal: What separates decimals.
         thousands: What separates groups of three digits; by default nothing does.
+        delimiter: What separates cells in a text file; by default a comma, in .tsv a tab.
     """
 
     missing: tuple[str, ...] = ()
     decimal: str = "."
     thousands: str | None = None
+    delimiter: str | None = None
 
     def __post_init__(self) -> None:
         if not all(isinstance(text, str) for text in self.missing):
@@ -70,7 +72,7 @@ class Notation:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
-        return {"missing": list(self.missing), "decimal": self.decimal, "thousands": self.thousands}
+        return {**vars(self), "missing": list(self.missing)}
 
 
 PLAIN = Notation()

@@ -51,12 +51,14 @@ class Table:
         columns: A table of Arrow.
         rows: Where in the file each row stands, counted from 0; None if these are all rows from the first on.
         notation: How cells are written.
+        complete: Whether every cell is known to hold a value, so that this need not be looked for again.
     """
 
     path: Path
     columns: Any
     rows: IntArray | None = None
     notation: Notation = PLAIN
+    complete: bool = False
 
     def __len__(self) -> int:
         return int(self.columns.num_rows)
@@ -66,12 +68,12 @@ class Table:
         """Where in the file each row stands, counted from 0."""
         return np.arange(len(self)) if self.rows is None else self.rows
 
-    def only(self, rows: BoolArray, *columns: str) -> Table:
+    def only(self, rows: BoolArray, *columns: str, complete: bool = False) -> Table:
         """Some of the rows, which keep their numbers in messages; of all columns, or of some."""
         chosen = self.columns.select(columns) if columns else self.columns
         if rows.all():
-            return replace(self, columns=chosen)
-        return replace(self, columns=chosen.filter(pa.array(rows)), rows=self.positions[rows])
+            return replace(self, columns=chosen, complete=complete)
+        return replace(self, columns=chosen.filter(pa.array(rows)), rows=self.positions[rows], complete=complete)
 
     def missing(self, column: str, known: Collection[str] = ()) -> BoolArray:
         """Which cells hold no value: null, NaN, empty, or a text that stands for that and is not among ``known``.
@@ -102,19 +104,33 @@ class Table:
     def texts(self, column: str, known: Collection[str] = (), *, empty: bool = False) -> Texts:
         """The column as trimmed text; whole numbers count as text, a missing value only with ``empty``, as "".
 
+        Floats count as whole numbers if all of them are 0 or 1: programs write yes and no so.
+
         With ``empty`` every text stands for itself; otherwise those that stand for a missing value are refused, unless
         they are among ``known``.
         """
+        texts: Texts = self._texts(column, known, empty=empty).to_numpy(zero_copy_only=False).astype(object)
+        return texts
+
+    def codes(self, column: str, names: Sequence[str], known: Collection[str] = (), *, lower: bool = False) -> IntArray:
+        """The position of each text among ``names``, -1 where it is none of them; see `texts`."""
+        texts = self._texts(column, known)
+        found = pc.index_in(pc.utf8_lower(texts) if lower else texts, value_set=pa.array(names, pa.string()))
+        codes: IntArray = found.fill_null(-1).to_numpy().astype(np.int64)
+        return codes
+
+    def _texts(self, column: str, known: Collection[str], *, empty: bool = False) -> Any:
         if not empty:
             self.refuse_missing(column, known)
         values = _plain(self.columns.column(column))
+        if is_binary(values):
+            values = values.cast(pa.int64())
         if pa.types.is_integer(values.type) or pa.types.is_boolean(values.type):
             values = values.cast(pa.string())
         elif not pa.types.is_string(values.type):
             fix = "store names, classes and categories as text or whole numbers"
             raise self._type_error(column, values.type, fix)
-        texts: Texts = pc.utf8_trim_whitespace(values.fill_null("")).to_numpy(zero_copy_only=False).astype(object)
-        return texts
+        return pc.utf8_trim_whitespace(values.fill_null(""))
 
     def moments(self, column: str, form: str | None = None) -> FloatArray:
         """The column as seconds since 1970; texts are in ISO 8601, or in ``form`` (see `inosgd.data.moments`)."""
@@ -140,6 +156,8 @@ class Table:
         self, column: str, known: Collection[str] = (), fix: str = "fill it in, or leave the row out"
     ) -> None:
         """Raise for the first cell of the column without a value."""
+        if self.complete:
+            return
         missing = self.missing(column, known)
         if missing.any():
             raise self.missing_error(column, int(np.argmax(missing)), fix)
@@ -251,7 +269,7 @@ def _unreadable(path: Path, error: Exception) -> InvalidArgumentError:
 
 
 def _read_text(path: Path, wanted: Mapping[str, str], delimiter: str) -> Any:
-    _refuse_other_encodings(path)  # the parser tells a row that is both uneven and not text to nobody
+    _refuse_other_encodings(path)  # the parser does not report a row that is both uneven and not text
     header = _header(path, delimiter)
     check_header(path, header, wanted, delimiter)
     uneven: list[Any] = []
@@ -366,6 +384,11 @@ def _plain(values: Any) -> Any:
         values = values.cast(values.type.value_type)
     text = pa.types.is_large_string(values.type) or pa.types.is_null(values.type)
     return values.cast(pa.string()) if text else values
+
+
+def is_binary(values: Any) -> bool:
+    """Whether a column of Arrow holds floats that are all 0 or 1."""
+    return pa.types.is_floating(values.type) and bool(np.isin(values.drop_null().to_numpy(), (0, 1)).all())
 
 
 def _is_number(text: str) -> bool:

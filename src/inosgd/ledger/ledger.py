@@ -387,7 +387,7 @@ class Ledger:
 
     @classmethod
     def read(cls, path: Path) -> Ledger:
-        """The ledger at ``path``, to look at while somebody else may be writing; nothing is repaired or written."""
+        """The ledger at ``path``, to look at while another process may be writing; nothing is repaired or written."""
         chain = read_chain(_existing(path))
         ledger = cls.__new__(cls)
         ledger._begin(RecordFile(None, chain.position, None), replay(chain), 1, _messages(chain, cut=False))

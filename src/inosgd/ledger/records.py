@@ -170,7 +170,7 @@ class RecordFile:
     def _write(self, file: BinaryIO, body: Body, line: bytes) -> None:
         try:
             if os.fstat(file.fileno()).st_size != self._size:
-                raise self._unwritten(body, "somebody else has written to it since it was opened; end them")
+                raise self._unwritten(body, "another process has written to it since it was opened; end that process")
             rest = memoryview(line)
             while rest:
                 rest = rest[file.write(rest) :]

@@ -1,4 +1,4 @@
-"""Models: the paper's by its abbreviations (`MODELS`), and small general ones for anybody's data."""
+"""Models: the paper's by its abbreviations (`MODELS`), and small general ones for any data."""
 
 from inosgd.models.catalogue import MODELS, ModelFactory
 from inosgd.models.general import cnn, lstm, mlp

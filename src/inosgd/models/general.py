@@ -1,4 +1,4 @@
-"""Models for anybody's data: small, without BatchNorm, and with Tanh unless told otherwise.
+"""Models for any data: small, without BatchNorm, and with Tanh unless told otherwise.
 
 BatchNorm mixes the examples of a batch, so none of these has it. Bounded activations such as Tanh keep gradients short,
 which loses less to clipping (Papernot et al. 2021). Small networks lose less to noise, which grows with the number of

@@ -160,10 +160,3 @@ def chosen_methods(variant: str, names: Sequence[str] | None) -> list[Entrant]:
                 f"methods: {name!r} is not one of {', '.join(known)}; a plan is chosen by --variants, such as fair"
             )
     return [row for row in rows if row.label in names]
-
-
-def with_fairness(row: Entrant, fairness: Fairness) -> Entrant:
-    """The row with these knobs, if its plan is fair and its knobs are the default ones."""
-    if row.method.variant not in ("fair", "both") or row.fairness is not None:
-        return row
-    return dataclasses.replace(row, fairness=fairness)

@@ -1,4 +1,4 @@
-"""Charts: what each shows, how to read it, and which figure of the paper it corresponds to."""
+"""Charts: what each shows, and how to read it. docs/reading-a-report.md has the figures of the paper beside them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,6 @@ class ChartEntry:
         name: What its figure files are called.
         title: What it shows; ``{score}`` stands for the name of the score.
         reading: One sentence on how to read it.
-        paper: The figure of the paper that it corresponds to.
         table: The table without which it is left out.
         build: From the material and its tables to an Altair chart.
         panels: Given for small multiples.
@@ -51,7 +50,6 @@ class ChartEntry:
     name: str
     title: str
     reading: str
-    paper: str
     table: str
     build: Callable[[Material, Tables], Chart]
     panels: Panels | None = None
@@ -64,7 +62,6 @@ CHARTS = (
         "Results by owner",
         "Each mark is an owner's score by one method on held-out examples of its kind, with one standard deviation "
         "over seeds; further right, or higher, is better, and marks close together are balance.",
-        "The ends of Fig. 5 and 11",
         "ends",
         ends_chart,
     ),
@@ -73,7 +70,6 @@ CHARTS = (
         "Each owner while training: {score}",
         "One panel per owner, the strictest first: a line that climbs late or stays below shows an owner whose data "
         "are learnt later or less; bands are one standard deviation over seeds.",
-        "Fig. 5 and 11",
         "curves",
         score_chart,
         Panels(5, 140, by_owner=True),
@@ -83,7 +79,6 @@ CHARTS = (
         "Loss of each owner while training",
         "The same panels for the mean held-out loss: a line that rises before it falls is the minority initial drop, "
         "and a line that is still falling at the end would have used a larger budget.",
-        "Fig. 5 and 11, the panels of losses",
         "curves",
         loss_chart,
         Panels(5, 140, by_owner=True),
@@ -93,7 +88,6 @@ CHARTS = (
         "Overall and worst owner over time",
         "All held-out examples, the owner with the lowest score at each step, and the mean of the worse-off half: a "
         "method is worth having if the second rises and the first does not fall.",
-        "Fig. 7 and 14 (overall), Fig. 12 (worst owner)",
         "progress",
         progress_chart,
         Panels(3, 210),
@@ -104,7 +98,6 @@ CHARTS = (
         "What each owner allows for each single example, and how much of it the whole training has spent, rounded up; "
         "what reaches the limit uses the budget fully, and nothing may pass it. Methods with the same plan "
         "spend the same.",
-        "No figure of its own; Thm. 3.3 promises it",
         "spending",
         spending_chart,
     ),
@@ -113,7 +106,6 @@ CHARTS = (
         "Change in {score} against budget",
         "Each mark is one owner's score minus what idp-sgd gives it with the same seeds; a line that falls to the "
         "right says that the stricter an owner is, the more it gains.",
-        "Fig. 6 and 13",
         "changes",
         change_chart,
         also=("lines",),
@@ -123,7 +115,6 @@ CHARTS = (
         "Overall {score} against imbalance",
         "Every method and plan is a point, the small hollow ones those that no other chart shows; higher is "
         "better, further left is more balanced, and nothing is better in both than a point on the dashed line.",
-        "Fig. 20",
         "pareto",
         pareto_chart,
     ),
@@ -133,7 +124,6 @@ CHARTS = (
         "What the plan asks of each owner: how often an example is drawn, how long its gradient may be, and how large "
         "the owner's signal is against the noise; a steep line is the imbalance that budgets bring about. Methods with "
         "the same plan lie on each other.",
-        "Fig. 10",
         "terms",
         terms_chart,
         Panels(3, 210, own_axes=True),
@@ -143,7 +133,6 @@ CHARTS = (
         "Classes within owners",
         "One panel per class, with its owner where that is known: classes of one owner may be learnt at very different "
         "times although they have the same budget.",
-        "Fig. 15",
         "classes",
         classes_chart,
         Panels(5, 130),
@@ -153,17 +142,15 @@ CHARTS = (
         "Importance weights by owner",
         "The mean weight of each owner's examples: 1 is kept whole; a lower line is an owner whose losses are so low "
         "that the tail takes importance away from it. On held-out examples, for one seed.",
-        "Sec. 3.2 and Thm. 3.5; no figure of its own",
         "weights",
         weights_chart,
         Panels(3, 210),
     ),
     ChartEntry(
         "condition",
-        "The condition of Thm. 3.1",
+        "Can the loss of the strictest owner fall?",
         "Below 0 the most liberal owner pulls so hard that the strictest owner's loss may rise; above, both can fall. "
         "Measured on held-out examples, for one seed.",
-        "Thm. 3.1; Fig. 2 illustrates it",
         "condition",
         condition_chart,
     ),
@@ -172,7 +159,6 @@ CHARTS = (
         "Membership audit",
         "How well an attack tells members from others, owner by owner: along the diagonal it guesses, and the further "
         "above, the more the model gives away. Dashed: the highest that any attack could reach at the owner's epsilon.",
-        "Fig. 22",
         "roc",
         roc_chart,
         Panels(3, 210),

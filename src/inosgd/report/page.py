@@ -103,7 +103,7 @@ def _section(entry: ChartEntry, material: Material) -> str:
     return (
         f'<section class="chart" id="{entry.name}" aria-labelledby="{entry.name}-title"><div>'
         f'<h2 id="{entry.name}-title">{html.escape(title)}</h2><p>{html.escape(entry.reading + some)}</p>'
-        f'<p class="paper"><b>In the paper:</b> {html.escape(entry.paper)}.</p></div><div class="plot"></div></section>'
+        '</div><div class="plot"></div></section>'
     )
 
 

@@ -11,7 +11,7 @@ No file holds code: tensors are safetensors, everything else is JSON, nothing is
 Guarantee:
     A checkpoint is written into a hidden folder and forced to disk; its digests are recorded in the ledger; then it is
     renamed. Killed at any instant, it is there whole or not at all, and what has the name of a checkpoint is known to
-    the ledger: one that is not was put there by somebody else. Where the process died between record and name,
+    the ledger: one that is not was put there by another program. Where the process died between record and name,
     `inosgd.runs.LockedRun.open_ledger` gives it the name. `read_checkpoint` finds any changed byte by the ledger's
     digests, so a forged or older one is not taken for it. `inosgd.runs.saving.restore` puts back model, optimizer,
     streams and step, or raises and leaves the model untouched.

@@ -2,11 +2,12 @@
 
 A file is written under a hidden name and forced to disk, its SHA-256 is recorded in the ledger, and then it is renamed
 (`put`; checkpoints do the same). So a kill leaves one of three things: a hidden file that the ledger does not know and
-nobody reads; a hidden file that it knows, which `complete` renames; or the file. A file without the right digest is
+that is never read; a hidden file that it knows, which `complete` renames; or the file. A file without the right digest is
 damaged, older or forged, and a checkpoint, plan or model that the ledger does not know was put there.
 
 What is not covered, because no training goes on from it and no promise rests on it, is in `NOT_COVERED`. SECURITY.md
-has a table of all files. As the chain has no secret, this finds accidents and edits, not somebody who rewrites all.
+has a table of all files. The chain has no secret: this finds accidents and edits, but not a party that rewrites the
+files together with the ledger.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def check_needed(folder: Path, history: History) -> None:
 
 
 def check_checkpoints_known(folder: Path, chain: Chain, history: History) -> None:
-    """Raise if there is a checkpoint that the ledger does not know: it lost records, or somebody put it there."""
+    """Raise if there is a checkpoint that the ledger does not know: it lost records, or another program put it there."""
     for path in sorted((folder / CHECKPOINTS).glob("step-*")):
         if path.name not in history.checkpoints and path.name not in history.given_up:
             raise _unknown_checkpoint(path, chain)
@@ -224,7 +225,7 @@ def _unknown_checkpoint(path: Path, chain: Chain) -> InosgdError:
     except (ArithmeticError, LookupError, OSError, RecursionError, TypeError, ValueError):
         pass
     return CheckpointError(
-        f"checkpoint {path.name} is not in the ledger: the ledger lost its last records, or somebody put the "
+        f"checkpoint {path.name} is not in the ledger: the ledger lost its last records, or another program put the "
         "checkpoint there; restore the ledger from a copy, or remove the checkpoint"
     )
 

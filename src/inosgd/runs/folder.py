@@ -154,7 +154,7 @@ class RunFolder:
         """The run, to write to: inside, no other process trains or changes it (`inosgd.runs.lock`).
 
         Raises:
-            RunLockedError: If somebody is at work here; it says who.
+            RunLockedError: If another process is at work here; the error names it.
         """
         with locked(self.path):
             yield LockedRun(self.path)
@@ -285,7 +285,7 @@ class LockedRun(RunFolder):
 
     def write_checkpoint(self, state: TrainingState) -> Checkpoint:
         """Write a checkpoint of ``state``; when this returns, it is on disk and in the state's ledger."""
-        from inosgd.runs.saving import write_checkpoint  # torch: nobody who only reads a run waits for it
+        from inosgd.runs.saving import write_checkpoint  # torch: not imported by those who only read a run
 
         check_locked(self.path)
         return write_checkpoint(self.checkpoints_path, state)

@@ -24,7 +24,7 @@ def locked(folder: Path) -> Iterator[None]:
     By whatever path, link or mount the folder is reached, it is one folder and has one lock.
 
     Raises:
-        RunLockedError: If somebody holds it; it says who.
+        RunLockedError: If another process holds it; the error names it.
     """
     identity = _identity(folder)
     if identity in _held:

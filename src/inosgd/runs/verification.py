@@ -10,7 +10,7 @@ from inosgd.runs.files import Comparison, compare
 from inosgd.runs.folder import RunFolder
 
 MOST_LOOKS = 10
-"""How often files are compared with the ledger while somebody else changes them."""
+"""How often files are compared with the ledger while another process changes them."""
 
 
 def verify_run(run: RunFolder) -> LedgerReport:

@@ -6,12 +6,13 @@ published with the data, so scaling each to [-1, 1] costs no privacy. A fifth of
 
 from __future__ import annotations
 
-import numpy as np
 from sklearn.datasets import load_breast_cancer
 from torch import nn
 
+from inosgd.data.scaling import Range
 from inosgd.models import perceptron
 from inosgd.owners import Budget
+from inosgd.study.encoding import scaled_columns
 from inosgd.study.study import StudyData, split_by_class
 
 DESCRIPTION = "breast-cancer cases: malignant ones belong to an owner with epsilon 0.5, benign ones to one with 5"
@@ -20,15 +21,16 @@ BUDGETS = {"malignant": Budget(epsilon=0.5, delta=1e-5), "benign": Budget(epsilo
 LARGEST_MEANS = (28.11, 39.28, 188.5, 2501.0, 0.163, 0.345, 0.427, 0.201, 0.304, 0.097)
 LARGEST_ERRORS = (2.873, 4.885, 21.98, 542.2, 0.031, 0.135, 0.396, 0.053, 0.079, 0.03)
 LARGEST_WORSTS = (36.04, 49.54, 251.2, 4254.0, 0.223, 1.058, 1.252, 0.291, 0.664, 0.208)
-LARGEST = np.array(LARGEST_MEANS + LARGEST_ERRORS + LARGEST_WORSTS)
+LARGEST = LARGEST_MEANS + LARGEST_ERRORS + LARGEST_WORSTS
 """The published upper end of each feature's range; the lower end is taken as 0."""
 
 
 def split(seed: int) -> StudyData:
     """A stratified split; malignant cases belong to the strict owner and benign ones to the liberal one."""
-    features, benign = load_breast_cancer(return_X_y=True)
-    scaled = (2 * np.clip(features / LARGEST, 0, 1) - 1).astype(np.float32)
-    return split_by_class(scaled, benign, benign, BUDGETS, ("malignant", "benign"), seed)
+    cases = load_breast_cancer()
+    ranges = {str(name): Range(0.0, largest) for name, largest in zip(cases.feature_names, LARGEST, strict=True)}
+    inputs, encoding = scaled_columns(ranges, cases.data)
+    return split_by_class(inputs, cases.target, cases.target, BUDGETS, ("malignant", "benign"), seed, encoding)
 
 
 def model(_: StudyData, seed: int) -> nn.Module:

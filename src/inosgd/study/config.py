@@ -89,11 +89,11 @@ class TrainingConfig:
         """The same with other values, named by the keys that they have in the training section of a study file."""
         config = self
         for key, value in changes.items():
-            config = _CHANGES[key](config, value) if key in _CHANGES else config._with_plan(**{key: value})
+            if key in _CHANGES:
+                config = _CHANGES[key](config, value)
+            else:
+                config = dataclasses.replace(config, plan=config.plan.changed({key: value}))
         return config
-
-    def _with_plan(self, **changes: Any) -> TrainingConfig:
-        return dataclasses.replace(self, plan=dataclasses.replace(self.plan, **changes))
 
     def rate_in_batch_units(self, terms: Terms) -> float:
         """The learning rate that means under ``terms`` what this one does: eta b / sigma if it is in noise units."""
@@ -141,13 +141,6 @@ def _with_tail_share(config: TrainingConfig, share: float) -> TrainingConfig:
     return dataclasses.replace(config, method=method)
 
 
-def _with_knob(name: str) -> Callable[[TrainingConfig, float], TrainingConfig]:
-    def changed(config: TrainingConfig, value: float) -> TrainingConfig:
-        return config.by(config.method, dataclasses.replace(config.plan.fairness, **{name: value}))
-
-    return changed
-
-
 def _with_field(name: str) -> Callable[[TrainingConfig, Any], TrainingConfig]:
     return lambda config, value: dataclasses.replace(config, **{name: value})
 
@@ -166,6 +159,11 @@ def _with_averaging_by(name: str) -> Callable[[TrainingConfig, float], TrainingC
     return changed
 
 
+def _with_steps(config: TrainingConfig, steps: int) -> TrainingConfig:
+    """As many steps as asked for, also where the study trains until its noise is reached."""
+    return dataclasses.replace(config, plan=dataclasses.replace(config.plan, steps=steps), until_noise=None)
+
+
 _CHANGES: dict[str, Callable[[TrainingConfig, Any], TrainingConfig]] = {
     "method": _by_name,
     "variant": _with_variant,
@@ -173,11 +171,10 @@ _CHANGES: dict[str, Callable[[TrainingConfig, Any], TrainingConfig]] = {
     "tail.share": _with_tail_share,
     "adjustment.tau": _with_adjustment("tau"),
     "adjustment.target": _with_adjustment("target"),
-    "fairness.exponent": _with_knob("exponent"),
-    "fairness.max_ratio": _with_knob("max_ratio"),
     "averaging": _with_averaging,
     "averaging_decay": _with_averaging_by("decay"),
     "averaging_share": _with_averaging_by("share"),
+    "steps": _with_steps,
 }
 """What is not a field of the plan's configuration alone."""
 

@@ -87,7 +87,8 @@ def _classes_declared(study: Study) -> bool:
 def _architecture(study: Study, data: StudyData) -> dict[str, Any]:
     """What the model is built from again; of a study without a file, its name alone."""
     if study.file is None or data.encoding is None:
-        return {"name": study.model_name, "study": study.name}
+        inputs = {} if data.encoding is None else {"inputs": data.encoding.shape}
+        return {"name": study.model_name, "study": study.name, **inputs}
     section = study.file.schema.model
     return {
         "name": section.name,

@@ -6,12 +6,13 @@ of each class is held out.
 
 from __future__ import annotations
 
-import numpy as np
 from sklearn.datasets import load_digits
 from torch import nn
 
+from inosgd.data.scaling import Range
 from inosgd.models import perceptron
 from inosgd.owners import Budget
+from inosgd.study.encoding import scaled_columns
 from inosgd.study.study import StudyData, split_by_class
 
 DESCRIPTION = "handwritten digits: 0-4 belong to an owner with epsilon 1, 5-9 to one with epsilon 8"
@@ -20,9 +21,10 @@ BUDGETS = {"digits 0-4": Budget(epsilon=1.0, delta=1e-5), "digits 5-9": Budget(e
 
 def split(seed: int) -> StudyData:
     """A stratified split; digits 0-4 belong to the strict owner and digits 5-9 to the liberal one."""
-    images, digits = load_digits(return_X_y=True)
-    pixels = (images / 8.0 - 1.0).astype(np.float32)
-    return split_by_class(pixels, digits, digits // 5, BUDGETS, [str(digit) for digit in range(10)], seed)
+    images = load_digits()
+    pixels, encoding = scaled_columns(dict.fromkeys(images.feature_names, Range(0.0, 16.0)), images.data)
+    digits = images.target
+    return split_by_class(pixels, digits, digits // 5, BUDGETS, [str(digit) for digit in range(10)], seed, encoding)
 
 
 def model(_: StudyData, seed: int) -> nn.Module:

@@ -18,7 +18,7 @@ import torch
 from inosgd._arrays import BoolArray
 from inosgd.data.arrays import Array
 from inosgd.data.image_folder import ImageFormat
-from inosgd.data.notation import Notation
+from inosgd.data.notation import PLAIN, Notation
 from inosgd.data.scaling import Range
 from inosgd.data.tables import Table
 from inosgd.errors import InvalidArgumentError
@@ -82,11 +82,15 @@ class TableEncoding:
         """Whether a range or categories were read off the training data."""
         return any(feature.fitted for feature in self.columns.values())
 
-    def encode(self, table: Table) -> torch.Tensor | NamedInputs:
+    def encode(self, table: Table, *, refuse_outside: bool = False) -> torch.Tensor | NamedInputs:
         """One row of numbers, or of symbols, per row of the table; or of both."""
         read = replace(table, notation=self.notation)
         tensors = {
-            part: torch.from_numpy(np.concatenate([encode(self.columns[name], read, name) for name in names], axis=1))
+            part: torch.from_numpy(
+                np.concatenate(
+                    [encode(self.columns[name], read, name, refuse_outside=refuse_outside) for name in names], axis=1
+                )
+            )
             for part, names in self.parts.items()
         }
         return NamedInputs(tensors) if self.mixed else next(iter(tensors.values()))
@@ -180,6 +184,12 @@ def encoding_from_json(fields: Mapping[str, Any]) -> Encoding:
     return ArrayEncoding(fields["inputs"], tuple(fields["shape"]), limits, fields["symbols"], fields["fitted"])
 
 
+def scaled_columns(ranges: Mapping[str, Range], values: Array) -> tuple[Array, TableEncoding]:
+    """Columns of numbers, scaled by their ranges, and the encoding that does the same to a table."""
+    inputs = np.stack([each.scaled(column) for column, each in zip(values.T, ranges.values(), strict=True)], axis=1)
+    return inputs, TableEncoding({name: NumericFeature(each) for name, each in ranges.items()}, PLAIN)
+
+
 def image_encoding(size: Sequence[int], channels: int, resize: bool) -> ImageEncoding:
     """The encoding of images of ``size`` (rows, columns)."""
     return ImageEncoding(ImageFormat(size[0], size[1], channels, resize))
@@ -190,7 +200,7 @@ def _table_encoding(fields: Mapping[str, Any]) -> TableEncoding:
     if not columns:
         raise InvalidArgumentError("columns=[]: a table is read from at least one")
     notation = fields["notation"]
-    return TableEncoding(columns, Notation(tuple(notation["missing"]), notation["decimal"], notation["thousands"]))
+    return TableEncoding(columns, Notation(**{**notation, "missing": tuple(notation["missing"])}))
 
 
 def _feature(fields: Mapping[str, Any]) -> Feature:

@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -107,7 +106,7 @@ class CategoricalFeature:
 
     def values(self, table: Table, name: str) -> IntArray:
         """The position of each row's category."""
-        codes = codes_of(table.texts(name, self.categories), self.categories)
+        codes = table.codes(name, self.categories, self.categories)
         if (codes < 0).any():
             row = int(np.argmax(codes < 0))
             known = closest(table.value(name, row), self.categories)
@@ -275,18 +274,27 @@ def width(feature: Feature) -> int:
     return feature.size + (feature.missing == INDICATOR)
 
 
-def encode(feature: Feature, table: Table, name: str) -> Inputs:
+def encode(feature: Feature, table: Table, name: str, *, refuse_outside: bool = False) -> Inputs:
     """The inputs of each row: a function of that row alone, by what is declared.
 
     Raises:
-        InvalidArgumentError: Naming file, column and row, if a value cannot be used, or is missing and nothing is
-            declared for that.
+        InvalidArgumentError: Naming file, column and row, if a value cannot be used, is missing and nothing is
+            declared for that, or, with ``refuse_outside``, lies outside a declared range.
     """
     if isinstance(feature, TextFeature):
         return feature.rows(table.texts(name, empty=True))
     present = _present(feature, table, name)
+    cells = table.only(present, name, complete=True)
+    values = feature.values(cells, name)
+    if refuse_outside and isinstance(feature, NumericFeature | DateFeature) and not feature.fitted:
+        wrong = feature.range.outside(values)
+        if wrong.any():
+            raise cells.cell_error(name, int(np.argmax(wrong)), outside_problem(feature.limits))
+    rows = feature.rows(values)  # type: ignore[arg-type]
+    if present.all() and feature.missing != INDICATOR:
+        return rows
     found = np.zeros((len(table), width(feature)), dtype=np.float32)
-    found[present, : feature.size] = feature.rows(feature.values(table.only(present, name), name))  # type: ignore[arg-type]
+    found[present, : feature.size] = rows
     if feature.missing == INDICATOR:
         found[:, -1] = ~present
     elif not present.all():
@@ -298,13 +306,21 @@ def outside(feature: NumericFeature | DateFeature, table: Table, name: str) -> B
     """Which rows lie outside the range; a missing value does not."""
     present = ~table.missing(name)
     found = np.zeros(len(table), dtype=np.bool_)
-    found[present] = feature.range.outside(feature.values(table.only(present, name), name))
+    found[present] = feature.range.outside(feature.values(table.only(present, name, complete=True), name))
     return found
+
+
+def outside_problem(limits: str) -> str:
+    """What is said of a value outside its range."""
+    return (
+        f"lies outside the declared range {limits}; correct it, widen the range by what is publicly known, or bring "
+        'such values to its ends with data.outside_range = "clamp"'
+    )
 
 
 def fit(feature: UnfittedFeature, table: Table, name: str) -> Feature:
     """The feature with the range or categories of all rows, and of the value for missing ones. Unaccounted."""
-    present = table.only(_present(feature, table, name), name)
+    present = table.only(_present(feature, table, name), name, complete=True)
     if not len(present):
         raise InvalidArgumentError(
             f"{table.path}: column {name!r}: no row to train on has a value; leave the feature out, or declare it"
@@ -319,17 +335,11 @@ def fit(feature: UnfittedFeature, table: Table, name: str) -> Feature:
 
 def truths(table: Table, name: str, other_fix: str = "") -> BoolArray:
     """Which rows of a column of true and false are true."""
-    codes = codes_of([text.lower() for text in table.texts(name)], (*TRUE, *FALSE))
+    codes = table.codes(name, (*TRUE, *FALSE), lower=True)
     if (codes < 0).any():
         fix = f"write true or false, yes or no, 1 or 0{other_fix}"
         raise table.cell_error(name, int(np.argmax(codes < 0)), f"is neither true nor false; {fix}")
     return codes < len(TRUE)
-
-
-def codes_of(texts: Texts | Sequence[str], names: Sequence[str]) -> IntArray:
-    """The position of each text among ``names``; -1 where it is none of them."""
-    position = {name: index for index, name in enumerate(names)}
-    return np.fromiter((position.get(text, -1) for text in texts), dtype=np.int64, count=len(texts))
 
 
 def _present(feature: Declared, table: Table, name: str) -> BoolArray:

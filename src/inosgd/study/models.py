@@ -5,7 +5,7 @@ of outputs, one for each class, label or target, and returns an ``nn.Module``. W
 others, ``inputs`` is a dictionary of shapes, such as ``{"numbers": (4,), "note": (80,)}``, and the model is called with
 a dictionary of tensors.
 
-What is safe: importing a module runs it. A study file may come from somebody else, so a factory that it names is
+What is safe: importing a module runs it. A study file may come from another person, so a factory that it names is
 imported only if the person who starts the program names the same factory on the command line. There is no key in the
 file that could allow it. The folder of the study is then put at the end of Python's path, behind everything that is
 installed, so that nothing in it can take the place of another module. Resuming a run and applying a saved model ask

@@ -16,6 +16,7 @@ from inosgd.data.image_folder import find_images, read_images
 from inosgd.data.tables import read_table
 from inosgd.errors import InvalidArgumentError
 from inosgd.models.saved import load_weights, read_description
+from inosgd.study.built_in import STUDIES
 from inosgd.study.encoding import ArrayEncoding, Encoding, ImageEncoding, TableEncoding, encoding_from_json
 from inosgd.study.inputs import as_shape
 from inosgd.study.models import build_model, model_problem
@@ -28,7 +29,7 @@ AT_ONCE = 1000
 class Predictions:
     """What a model predicts of each example, in columns by name, and what there is to say about the data.
 
-    ``examples`` are row numbers from 1 or names of files; ``name`` says which.
+    ``examples`` are row numbers from 1 or names of files; ``name`` says which, and is the name of no column.
     """
 
     name: str
@@ -40,7 +41,10 @@ class Predictions:
 def predict(
     folder: Path, data: Path, *, delimiter: str | None = None, allowed_factory: str | None = None
 ) -> Predictions:
-    """Apply the model in ``folder`` to ``data``: a table, images, or arrays, as in its training."""
+    """Apply the model in ``folder`` to ``data``: a table, images, or arrays, as in its training.
+
+    ``delimiter`` is the study's unless given.
+    """
     description = read_description(folder)
     model = load_weights(folder, _model(folder, description, allowed_factory))
     encoding, task = _understood(folder, description)
@@ -50,16 +54,16 @@ def predict(
     outputs = _outputs(model, inputs)
     if task.outputs != outputs.shape[1]:
         raise InvalidArgumentError(f"{folder}: {task.outputs} names for {outputs.shape[1]} outputs; save it again")
-    return Predictions(name, examples, predictions(task, outputs.double().numpy()), messages)
+    columns = predictions(task, outputs.double().numpy())
+    while name in columns:  # a target may be called so
+        name = f"_{name}"
+    return Predictions(name, examples, columns, messages)
 
 
 def _model(folder: Path, description: Mapping[str, Any], allowed_factory: str | None) -> nn.Module:
     architecture = description["architecture"]
     if "study" in architecture:
-        raise InvalidArgumentError(
-            f"{folder}: it is a model of the study {architecture['study']!r}, whose inputs do not come from files; "
-            "apply it in Python with inosgd.models.saved.load_weights"
-        )
+        return _study_model(folder, architecture["study"])
     try:
         return build_model(
             architecture["name"],
@@ -73,6 +77,17 @@ def _model(folder: Path, description: Mapping[str, Any], allowed_factory: str | 
         )
     except Exception as error:  # a factory is the user's own code and may raise anything
         raise InvalidArgumentError(f"{folder}: {model_problem(error)}") from error
+
+
+def _study_model(folder: Path, name: str) -> nn.Module:
+    """The model of a study without a file, before it was trained."""
+    study = STUDIES.get(name)
+    if study is None:
+        raise InvalidArgumentError(
+            f"{folder}: it is a model of the study {name!r}, whose inputs do not come from tables; apply it in Python "
+            "with inosgd.models.saved.load_weights"
+        )
+    return study.model(study.split(0), 0)
 
 
 @torch.no_grad()
@@ -95,7 +110,8 @@ def _inputs(encoding: Encoding, data: Path, delimiter: str | None) -> tuple[str,
     if not data.exists():
         raise InvalidArgumentError(f"{data}: there is no such file; correct the path")
     if isinstance(encoding, TableEncoding):
-        table = read_table([data], dict.fromkeys(encoding.columns, "the model reads it"), delimiter)
+        wanted = dict.fromkeys(encoding.columns, "the model reads it")
+        table = read_table([data], wanted, delimiter or encoding.notation.delimiter)
         inputs = encoding.encode(table)
         return "row", list(range(1, len(table) + 1)), inputs, _outside(encoding.outside(table), data)
     if isinstance(encoding, ImageEncoding):

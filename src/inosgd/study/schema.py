@@ -101,7 +101,7 @@ class TableData(_Data):
 
 def notation_of(data: TableData) -> Notation:
     """How the cells of the study's tables are written."""
-    return Notation(tuple(data.missing), data.decimal, data.thousands)
+    return Notation(tuple(data.missing), data.decimal, data.thousands, data.delimiter)
 
 
 def used_columns(data: TableData) -> dict[str, str]:

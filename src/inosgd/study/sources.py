@@ -18,12 +18,12 @@ from inosgd.data.tables import Table, Texts, column_names, read_table, shortened
 from inosgd.errors import InvalidArgumentError
 from inosgd.study.budgets import row_epsilons
 from inosgd.study.encoding import ArrayEncoding, Encoding, ImageEncoding, TableEncoding
-from inosgd.study.features import DateFeature, Declared, NumericFeature, UnfittedFeature, fit, outside
+from inosgd.study.features import UnfittedFeature, fit
 from inosgd.study.inputs import NamedInputs
 from inosgd.study.labels import Labels, label_texts, named
 from inosgd.study.reading import StudyFile
 from inosgd.study.schema import ArrayData, ImageData, StudySchema, TableData, label_names, notation_of, used_columns
-from inosgd.study.targets import array_targets, origin, outside_problem, table_targets
+from inosgd.study.targets import array_targets, origin, table_targets
 
 Progress = Callable[[Sequence[Path], str], Iterable[Path]]
 """Shows how far the reading of many files has come: the same files, one after the other."""
@@ -75,7 +75,7 @@ class TableSource:
     path: str
     labels: Labels
     table: Table
-    features: dict[str, Declared]
+    data: TableData
 
     def encoding(self, training: IntArray) -> TableEncoding:
         """Declared ranges and categories; those left open are fitted to the ``training`` rows."""
@@ -83,13 +83,13 @@ class TableSource:
         chosen[training] = True
         columns = {
             name: fit(feature, self.table.only(chosen, name), name) if isinstance(feature, UnfittedFeature) else feature
-            for name, feature in self.features.items()
+            for name, feature in self.data.features.items()
         }
         return TableEncoding(columns, self.table.notation)
 
     def encode(self, encoding: TableEncoding) -> torch.Tensor | NamedInputs:
         """One row of numbers or symbols per row, or of both."""
-        return encoding.encode(self.table)
+        return encoding.encode(self.table, refuse_outside=self.data.outside_range == "refuse")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -146,8 +146,7 @@ def open_table(study: StudyFile, data: TableData, names: Sequence[str]) -> Table
     table = rows_with_values(data, read_table(paths, used_columns(data), data.delimiter))
     if not len(table):
         raise no_row_left(data, str(table.path))
-    refuse_outside(data, table)
-    return TableSource(str(table.path), _labels(study.schema, data, table), table, data.features)
+    return TableSource(str(table.path), _labels(study.schema, data, table), table, data)
 
 
 def unused_columns(study: StudyFile) -> list[str]:
@@ -198,16 +197,6 @@ def _labels(study: StudySchema, data: TableData | ImageData, table: Table) -> La
     )
 
 
-def refuse_outside(data: TableData, table: Table) -> None:
-    """Raise if a value lies outside its declared range, unless such values are to be brought to its ends."""
-    for name, feature in data.features.items():
-        if data.outside_range == "clamp" or not isinstance(feature, NumericFeature | DateFeature):
-            continue
-        wrong = outside(feature, table, name)
-        if wrong.any():
-            raise table.cell_error(name, int(np.argmax(wrong)), outside_problem(feature.limits))
-
-
 def open_images(
     study: StudyFile, data: ImageData, name: str, index: str | None, progress: Progress | None
 ) -> ImageSource:
@@ -244,7 +233,7 @@ def open_arrays(study: StudyFile, data: ArrayData, name: str) -> ArraySource:
 
 
 def refuse_outside_array(data: ArrayData, path: Path, inputs: Array, first: int = 0) -> None:
-    """The same for an array, or a piece of one that begins with example ``first``."""
+    """Raise if a value lies outside the declared range; a piece of an array begins with example ``first``."""
     if data.range is None or data.outside_range == "clamp":
         return
     declared = Range(*data.range)

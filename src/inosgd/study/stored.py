@@ -28,7 +28,7 @@ from inosgd.study.budgets import row_epsilons
 from inosgd.study.encoding import ArrayEncoding, TableEncoding
 from inosgd.study.labels import Labels, Names, gathered, label_texts
 from inosgd.study.schema import ArrayData, StudySchema, TableData, label_names, notation_of, used_columns
-from inosgd.study.sources import array_epsilons, no_row_left, refuse_outside, refuse_outside_array, rows_with_values
+from inosgd.study.sources import array_epsilons, no_row_left, refuse_outside_array, rows_with_values
 from inosgd.study.targets import array_targets, origin, table_targets
 
 ROWS_AT_ONCE = 1 << 16
@@ -155,8 +155,7 @@ def open_stored_table(study: StudySchema, data: TableData, paths: list[Path]) ->
     encoding = TableEncoding(data.features, notation_of(data))
     stay: list[RowArray] = []
     for table in _tables(paths, data, *data.features):
-        refuse_outside(data, table)
-        encoding.encode(table)
+        encoding.encode(table, refuse_outside=data.outside_range == "refuse")
         stay += [table.positions.astype(_row_type(len(rows)))] if data.drop_missing else []
     if data.drop_missing and not any(map(len, stay)):
         raise no_row_left(data, rows.path)

@@ -218,6 +218,7 @@ def split_by_class(
     budgets: dict[str, Budget],
     classes: Sequence[str],
     seed: int,
+    encoding: Encoding | None = None,
 ) -> StudyData:
     """A fifth of each class held out; ``groups`` says which of the owners in ``budgets`` each example belongs to."""
     train, held_out = train_test_split(np.arange(len(targets)), test_size=0.2, stratify=targets, random_state=seed)
@@ -231,6 +232,7 @@ def split_by_class(
         groups=Groups.of_owners(owners.table),
         train_groups=groups[train],
         shares=shares_by_assignment(owners, targets[train], task),
+        encoding=encoding,
     )
 
 

@@ -20,9 +20,9 @@ import pyarrow as pa
 from inosgd._arrays import BoolArray, FloatArray
 from inosgd.data.arrays import Array, array_numbers, array_texts
 from inosgd.data.scaling import Range
-from inosgd.data.tables import Table, shortened
+from inosgd.data.tables import Table, is_binary, shortened
 from inosgd.errors import InvalidArgumentError
-from inosgd.study.features import truths
+from inosgd.study.features import outside_problem, truths
 from inosgd.study.labels import Names, Numbers, gathered, label_texts, refuse_missing_label
 from inosgd.study.schema import ArrayData, ImageData, StudySchema, TableData
 
@@ -85,17 +85,10 @@ def declared_ranges(study: StudySchema, names: Sequence[str]) -> list[Range | No
     return [Range(*given[min(place, len(given) - 1)]) for place in range(len(names))]
 
 
-def outside_problem(limits: str) -> str:
-    """What is said of a value outside its range."""
-    return (
-        f"lies outside the declared range {limits}; correct it, widen the range by what is publicly known, or bring "
-        'such values to its ends with data.outside_range = "clamp"'
-    )
-
-
 def _class_texts(data: TableData | ImageData, table: Table, column: str) -> np.ndarray:
-    kind = table.columns.column(column).type
-    if pa.types.is_floating(kind):
+    values = table.columns.column(column)
+    kind = values.type
+    if pa.types.is_floating(kind) and not is_binary(values):
         raise InvalidArgumentError(f"{table.path}: column {column!r} holds values of type {kind}; {_NO_CLASSES}")
     return label_texts(data, table, column, data.classes or ())
 

@@ -51,13 +51,16 @@ def fits_targets(study: StudySchema) -> bool:
     return study.task.kind == "regression" and study.task.range is None
 
 
-def targets_of(source: Source, rows: IntArray, task: Task, problem: str) -> torch.Tensor:
-    """Class numbers of ``rows``, labels, or numbers scaled by their ranges; ``problem`` is that of another class."""
+def targets_of(source: Source, rows: IntArray, task: Task, problem: str, *, within: bool) -> torch.Tensor:
+    """Class numbers of ``rows``, labels, or numbers scaled by their ranges; ``problem`` is that of another class.
+
+    A model is trained on numbers ``within`` their ranges, and judged by held-out ones as they are.
+    """
     targets = source.labels.targets
     if isinstance(targets, Names):
         return _class_numbers(source, targets, rows, task.names, problem)
     _check_names(source, targets, task)
-    return torch.from_numpy(scaled(task, targets.values[rows]).astype(np.float32))
+    return torch.from_numpy(scaled(task, targets.values[rows], within=within).astype(np.float32))
 
 
 def _classes(study: StudySchema, source: Source, targets: Names, training: IntArray) -> tuple[str, ...]:

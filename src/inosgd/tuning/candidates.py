@@ -10,7 +10,7 @@ from typing import Any
 from inosgd import _validate
 from inosgd._extras import needs
 from inosgd.errors import InvalidArgumentError
-from inosgd.plan_config import VARIANTS
+from inosgd.plan_config import KNOBS
 from inosgd.study.config import TrainingConfig
 from inosgd.study.reading import StudyFile
 
@@ -47,33 +47,26 @@ def _put(section: Any, key: Sequence[str], value: Any) -> None:
     section[key[-1]] = value
 
 
+KEYS: Mapping[str, type] = {
+    "variant": str,
+    "fairness.exponent": float,
+    "fairness.max_ratio": float,
+    "learning_rate": float,
+    "clipping_threshold": float,
+    "tail.share": float,
+}
+"""What can be tuned: keys of the training section and their types, in the order in which they are combined."""
+
+
 @dataclass(frozen=True)
 class Space:
-    """Values to choose from; where there are none, the study's own is kept.
+    """Values to choose from, by `KEYS`; where there are none, the study's own is kept."""
 
-    Attributes:
-        learning_rates: Of the optimizer.
-        clipping_thresholds: The mean threshold.
-        tail_shares: The tail's length as a share of the batch, for methods with a tail.
-        variants: How budgets become plans.
-        exponents: Of fair plans.
-        max_ratios: Of fair plans, the cap.
-    """
-
-    learning_rates: tuple[float, ...] = ()
-    clipping_thresholds: tuple[float, ...] = ()
-    tail_shares: tuple[float, ...] = ()
-    variants: tuple[str, ...] = ()
-    exponents: tuple[float, ...] = ()
-    max_ratios: tuple[float, ...] = ()
+    values: Mapping[str, tuple[Any, ...]]
 
     def __post_init__(self) -> None:
-        for name in ("learning_rates", "clipping_thresholds", "tail_shares"):
-            for value in getattr(self, name):
-                _validate.finite_positive(**{name: value})
-        for variant in self.variants:
-            if variant not in VARIANTS:
-                raise InvalidArgumentError(f"variants: {variant!r} is not one of {', '.join(VARIANTS)}")
+        for key in self.values:
+            _validate.one_of(KEYS, key=key)
 
     def candidates(self, config: TrainingConfig) -> list[Candidate]:
         """Every combination, in a fixed order; knobs of fair plans only go to fair plans.
@@ -90,20 +83,11 @@ class Space:
         return list(found.values())
 
     def _combinations(self, own: str) -> Iterator[dict[str, Any]]:
-        common = [
-            _choices("learning_rate", self.learning_rates),
-            _choices("clipping_threshold", self.clipping_thresholds),
-            _choices("tail.share", self.tail_shares),
-        ]
-        for variant in self.variants or (own,):
-            fair = [_choices("fairness.exponent", self.exponents), _choices("fairness.max_ratio", self.max_ratios)]
-            knobs = [_choices("variant", (variant,) if self.variants else ()), *(fair if variant == "fair" else [])]
-            for chosen in itertools.product(*knobs, *common):
-                yield dict(pair for pair in chosen if pair is not None)
-
-
-def _choices(key: str, values: tuple[Any, ...]) -> list[tuple[str, Any] | None]:
-    return [(key, value) for value in values] or [None]
+        for variant in self.values.get("variant", (own,)):
+            given = {key: self.values[key] for key in KEYS if key in self.values} | {"variant": (variant,)}
+            kept = [key for key in KEYS if key in self.values and (variant == "fair" or not key.startswith(KNOBS))]
+            for chosen in itertools.product(*(given[key] for key in kept)):
+                yield dict(zip(kept, chosen, strict=True))
 
 
 def _shown(value: Any) -> str:

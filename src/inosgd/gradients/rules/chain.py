@@ -226,7 +226,7 @@ class _Passed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        if torch.is_grad_enabled():  # somebody will differentiate this again, and weights do not remember it
+        if torch.is_grad_enabled():  # this will be differentiated again, and weights do not remember it
             raise InvalidArgumentError(
                 f"module {ctx.where!r}: the gradient of its output is differentiated again, which is not recorded for "
                 "chains of linear layers; use ReferenceEngine"

@@ -105,7 +105,7 @@ class _LstmLoop(torch.autograd.Function):
         ctx: Any, input_map: torch.Tensor, weight: torch.Tensor, hidden: torch.Tensor, memory: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         times, count, width = len(input_map), *hidden.shape
-        gates = input_map.data  # nobody else reads the map: the gates take its place in memory
+        gates = input_map.data  # nothing else reads the map: the gates take its place in memory
         states, memories, tanhs = (hidden.new_empty(times + extra, count, width) for extra in (1, 1, 0))
         states[0], memories[0] = hidden, memory
         transposed = weight.mT
@@ -125,7 +125,7 @@ class _LstmLoop(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-        if torch.is_grad_enabled():  # somebody will differentiate this again
+        if torch.is_grad_enabled():  # this will be differentiated again
             raise InvalidArgumentError(
                 "the gradient of an LSTM's output is differentiated again, which is not recorded; use ReferenceEngine"
             )
