@@ -60,9 +60,12 @@ DP_SGD = Method("dp-sgd", variant="uniform")
 IDP_SGD = Method("idp-sgd", variant="sample")
 INO_SGD = Method("ino-sgd", variant="sample", importance=Importance())
 INO_SGD_FAIR = Method("ino-sgd-fair", variant="fair", importance=Importance())
+THRESHOLD = Method("threshold", variant="threshold")
+AUTO = Method("auto", variant="fair", adjustment=Adjustment(tau=1.5))
 
-METHODS = {method.name: method for method in (DP_SGD, IDP_SGD, INO_SGD, INO_SGD_FAIR)}
-"""The paper's three methods, and INO-SGD with a plan that equalises the owners' signals."""
+METHODS = {method.name: method for method in (DP_SGD, IDP_SGD, INO_SGD, INO_SGD_FAIR, THRESHOLD, AUTO)}
+"""The paper's three methods; INO-SGD with a plan that equalises the owners' signals; IDP-SGD with budgets that are
+capped at a threshold; and what `inosgd.study.auto` makes of public facts."""
 
 
 def method_named(name: str) -> Method:

@@ -20,7 +20,7 @@ def _built_in(name: str, room: ModuleType, *, steps: int, expected_batch_size: f
         name=name,
         description=room.DESCRIPTION,
         origin=json.dumps({"kind": "built-in", "name": name}),
-        config=TrainingConfig(IDP_SGD, asked, learning_rate),
+        config=TrainingConfig(IDP_SGD, asked, learning_rate, learning_rate_unit="noise"),
         model_name="perceptron",
         split=room.split,
         model=room.model,
@@ -28,6 +28,6 @@ def _built_in(name: str, room: ModuleType, *, steps: int, expected_batch_size: f
 
 
 STUDIES = {
-    "digits": _built_in("digits", digits, steps=200, expected_batch_size=128, learning_rate=10.0),
-    "breast-cancer": _built_in("breast-cancer", breast_cancer, steps=100, expected_batch_size=64, learning_rate=20.0),
+    "digits": _built_in("digits", digits, steps=200, expected_batch_size=128, learning_rate=0.02),
+    "breast-cancer": _built_in("breast-cancer", breast_cancer, steps=100, expected_batch_size=64, learning_rate=0.05),
 }

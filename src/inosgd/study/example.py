@@ -220,7 +220,7 @@ name = "mlp"                      # "mlp", "cnn", "lstm", or "package.module:fac
 arguments = { hidden = [16] }
 
 [training]
-method = "ino-sgd-fair"           # "dp-sgd", "idp-sgd", "ino-sgd", "ino-sgd-fair"
+method = "auto"                   # "dp-sgd", "idp-sgd", "ino-sgd", "ino-sgd-fair", "threshold", "auto"
 # variant = "fair"                # "uniform", "sample", "scale", "both", "fair", "threshold"; else the method's own
 accountant = "pld"                # or "rdp"
 steps = 200                       # or leave it out and give a noise_scale: as many steps as the budgets allow

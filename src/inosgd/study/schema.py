@@ -235,7 +235,7 @@ class AdjustmentSection(_Section):
 class TrainingSection(_Section):
     """How the model is trained."""
 
-    method: Literal["dp-sgd", "idp-sgd", "ino-sgd", "ino-sgd-fair"] = "ino-sgd-fair"
+    method: Literal["dp-sgd", "idp-sgd", "ino-sgd", "ino-sgd-fair", "threshold", "auto"] = "auto"
     variant: Literal["uniform", "sample", "scale", "both", "fair", "threshold"] | None = None
     accountant: Literal["pld", "rdp"] = "pld"
     steps: Count | None = None

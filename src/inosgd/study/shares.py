@@ -12,6 +12,7 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.owners import OwnerTable
 from inosgd.plan import Plan
 from inosgd.plan_config import Counting
+from inosgd.study.auto import choose
 from inosgd.study.config import TrainingConfig
 from inosgd.study.reading import StudyFile
 from inosgd.study.study import StudyData
@@ -43,11 +44,12 @@ def declared_shares(study: StudyFile, task: Task, table: OwnerTable) -> ClassSha
 
 
 def settled(config: TrainingConfig, data: StudyData) -> TrainingConfig:
-    """The configuration for the public facts of ``data``: whose classes have to be counted.
+    """The configuration for the public facts of ``data``: what ``auto`` chooses, and whose classes are to be counted.
 
     Raises:
         InvalidArgumentError: If a loss is to be adjusted and there are no classes, or no shares of them.
     """
+    config = choose(config, data.task, shares=data.shares is not None or config.count_classes)
     if config.method.adjustment is None:
         return config
     if data.task.kind != "classification":
