@@ -61,7 +61,7 @@ IDP_SGD = Method("idp-sgd", variant="sample")
 INO_SGD = Method("ino-sgd", variant="sample", importance=Importance())
 INO_SGD_FAIR = Method("ino-sgd-fair", variant="fair", importance=Importance())
 THRESHOLD = Method("threshold", variant="threshold")
-AUTO = Method("auto", variant="fair", adjustment=Adjustment(tau=1.5))
+AUTO = Method("auto", variant="fair", adjustment=Adjustment(tau=1.5, target="owners"))
 
 METHODS = {method.name: method for method in (DP_SGD, IDP_SGD, INO_SGD, INO_SGD_FAIR, THRESHOLD, AUTO)}
 """The paper's three methods; INO-SGD with a plan that equalises the owners' signals; IDP-SGD with budgets that are

@@ -142,7 +142,7 @@ def test_a_failure_in_the_middle_names_it_and_keeps_the_others(inosgd, tmp_path,
     outcome = inosgd(*QUICK, "--out", "run")
     assert outcome.code == 2
     assert "caught fire" in outcome.err
-    assert len(read_results(tmp_path / "run" / "results.jsonl")[1]) == 6
+    assert len(read_results(tmp_path / "run" / "results.jsonl")[1]) == 10
 
 
 def test_version(inosgd):

@@ -21,8 +21,7 @@ TWO = classification(["a", "b"])
 @pytest.mark.parametrize(
     ("task", "shares", "adjustment"),
     [
-        (TWO, True, Adjustment(1.5, "natural")),
-        (classification(["a", "b"], balanced=True), True, Adjustment(1.5, "classes")),
+        (TWO, True, Adjustment(1.5, "owners")),
         (TWO, False, None),
         (regression(["y"]), True, None),
         (multi_label(["x", "y"]), True, None),
@@ -39,8 +38,8 @@ def test_the_rule(task, shares, adjustment):
 
 def test_what_is_asked_for_stays():
     asked = dataclasses.replace(CONFIG.changed({"adjustment.tau": 2.0}), averaging=Averaging("tail"))
-    chosen = choose(asked, classification(["a", "b"], balanced=True), shares=True)
-    assert (chosen.method.adjustment, chosen.averaging) == (Adjustment(2.0, "natural"), Averaging("tail"))
+    chosen = choose(asked, TWO, shares=True)
+    assert (chosen.method.adjustment, chosen.averaging) == (Adjustment(2.0, "owners"), Averaging("tail"))
     for method in METHODS.values():
         if method is not AUTO:
             config = STUDIES["digits"].config.by(method)

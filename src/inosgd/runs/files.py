@@ -78,7 +78,7 @@ def check_needed(folder: Path, history: History) -> None:
 
 
 def check_checkpoints_known(folder: Path, chain: Chain, history: History) -> None:
-    """Raise if there is a checkpoint that the ledger does not know: it lost records, or the checkpoint was put there."""
+    """Raise if there is a checkpoint that the ledger does not know: it lost records, or one was put there."""
     for path in sorted((folder / CHECKPOINTS).glob("step-*")):
         if path.name not in history.checkpoints and path.name not in history.given_up:
             raise _unknown_checkpoint(path, chain)

@@ -4,8 +4,7 @@ The rule:
 
     plan         fair, with its usual exponent and cap: liberal owners are heard up to twice as loudly as the strictest
     tail         none: the adjusted loss does what a tail is for, and takes no signal away
-    adjustment   if class shares are declared or counted: tau 1.5, towards all classes alike if models are scored by
-                 balanced accuracy, and towards the data's own class shares otherwise
+    adjustment   if class shares are declared or counted: tau 1.5, towards all owners alike
     averaging    exponential with decay 0.9
 
 It looks at the task, at whether there are class shares, and at nothing of the examples. So it costs no privacy, and
@@ -16,7 +15,6 @@ from __future__ import annotations
 
 import dataclasses
 
-from inosgd.adjustment import Adjustment
 from inosgd.analysis.task import Task
 from inosgd.averaging import Averaging
 from inosgd.method import AUTO
@@ -33,13 +31,10 @@ def choose(config: TrainingConfig, task: Task, *, shares: bool) -> TrainingConfi
     """
     if config.method.name != AUTO.name:
         return config
-    adjustment = config.method.adjustment
+    method, averaging = config.method, config.averaging or Averaging("exponential")
     if task.kind != "classification" or not shares:
-        adjustment = None
-    elif adjustment is not None and adjustment == AUTO.adjustment and task.score == "balanced accuracy":
-        adjustment = Adjustment(adjustment.tau, "classes")
-    method = dataclasses.replace(config.method, adjustment=adjustment)
-    return dataclasses.replace(config, method=method, averaging=config.averaging or Averaging("exponential"))
+        method = dataclasses.replace(method, adjustment=None)
+    return dataclasses.replace(config, method=method, averaging=averaging)
 
 
 def in_words(config: TrainingConfig) -> str:

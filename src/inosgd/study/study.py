@@ -219,10 +219,13 @@ def split_by_class(
     classes: Sequence[str],
     seed: int,
     encoding: Encoding | None = None,
+    *,
+    balanced: bool = False,
 ) -> StudyData:
     """A fifth of each class held out; ``groups`` says which of the owners in ``budgets`` each example belongs to."""
     train, held_out = train_test_split(np.arange(len(targets)), test_size=0.2, stratify=targets, random_state=seed)
-    owners, task = Owners.from_labels(np.array(list(budgets))[groups[train]], budgets), classification(classes)
+    owners = Owners.from_labels(np.array(list(budgets))[groups[train]], budgets)
+    task = classification(classes, balanced=balanced)
     judged = HeldOutExamples(torch.from_numpy(inputs[held_out]), torch.from_numpy(targets[held_out]), groups[held_out])
     return StudyData(
         owners=owners,

@@ -1,0 +1,196 @@
+"""The frontier: how all methods do at the same budgets, each at its own best learning rate.
+
+The protocol, which was fixed before anything was trained by it:
+
+1. Every method is tried with every rate of one grid per study, in noise units, on a fifth of the training examples that
+   stands in for the held-out ones, with two seeds that are not used again. Its rate is the one with the best mean of
+   overall score and worst owner's score there.
+2. At this rate it is trained with paired seeds, ten for heads and perceptrons and five for networks, and judged by
+   held-out examples: overall, worst owner, balanced accuracy.
+3. The rule of ``auto`` was found on the studies marked so, and is tested on the others.
+4. ``auto`` is held against DP-SGD and against INO-SGD in the paper's variant, overall and for the worst owner: 95%
+   intervals of paired differences, and p-values with Holm's correction over all studies and both measures.
+
+The ablation takes one part of ``auto`` away at a time, at the rate that was chosen for ``auto``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from inosgd.compare.comparison import compare, open_store
+from inosgd.compare.entrant import Entrant, entrants
+from inosgd.compare.results import Result, ResultStore
+from inosgd.importance import Importance
+from inosgd.method import AUTO, METHODS
+from inosgd.paper.own import digits_study, x_ray_study
+from inosgd.paper.registry import study_named
+from inosgd.parallel.workers import LOCAL, Workers
+from inosgd.study.built_in import STUDIES
+from inosgd.study.shares import settled
+from inosgd.study.study import Study, split_of
+
+VALIDATION_SEEDS = (100, 101)
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+Notice = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A study of the frontier.
+
+    Attributes:
+        name: What it is called.
+        rate: The middle of its grid of learning rates, in noise units; the others are factors of 2 apart.
+        seeds: How many paired seeds.
+        found_on: Whether the rule of ``auto`` was found on it.
+        ablation: Whether the ablation is carried out on it.
+    """
+
+    name: str
+    rate: float
+    seeds: int = 10
+    found_on: bool = False
+    ablation: bool = False
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The grid."""
+        return tuple(self.rate * factor for factor in FACTORS)
+
+    def study(self, data: Path) -> Study:
+        """The study, with rates in noise units."""
+        if self.name == "digits-hospitals":
+            return digits_study()
+        if self.name == "x-ray-hospitals":
+            return x_ray_study(data)
+        study = STUDIES[self.name] if self.name in STUDIES else study_named(self.name, "laptop", data)
+        return study.changed({"learning_rate_unit": "noise"})
+
+
+FRONTIER = (
+    Entry("digits", 0.02, found_on=True, ablation=True),
+    Entry("breast-cancer", 0.08, found_on=True, ablation=True),
+    Entry("CF-EN", 0.08, found_on=True, ablation=True),
+    Entry("CR-EN", 0.1, found_on=True, ablation=True),
+    Entry("CA-MLP", 0.01, found_on=True),
+    Entry("PN-EN", 0.04, found_on=True, ablation=True),
+    Entry("MN-PC", 0.008, 5, found_on=True),
+    Entry("CF-PC", 0.008, 5),
+    Entry("CM-PC", 0.008, 5),
+    Entry("SU-LS", 0.005, 5),
+    Entry("digits-hospitals", 0.02, ablation=True),
+    Entry("x-ray-hospitals", 0.04),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """The trainings of one study.
+
+    Attributes:
+        entry: Which study.
+        study: The study itself.
+        rates: The learning rate of each method, and the validation score of each rate that was tried.
+        rows: The results of each method.
+        ablation: The results of ``auto`` with one part taken away, if that was asked for.
+    """
+
+    entry: Entry
+    study: Study
+    rates: Mapping[str, tuple[float, Mapping[float, float]]]
+    rows: Mapping[str, Sequence[Result]]
+    ablation: Mapping[str, Sequence[Result]]
+
+
+def entered(study: Study) -> list[Entrant]:
+    """All methods; those of the paper that treat owners individually with the paper's variant."""
+    return entrants(list(METHODS.values()), [study.config.plan.variant])
+
+
+def measure(
+    entry: Entry, data: Path, cache: Path, *, workers: Workers = LOCAL, notice: Notice = lambda _: None
+) -> Measured:
+    """Train whatever ``cache`` does not hold."""
+    study = entry.study(data)
+    rates, rows = {}, {}
+    for entrant in entered(study):
+        tried = {rate: _validated(study, entrant, rate, cache, workers, notice) for rate in entry.rates}
+        best = max(tried, key=lambda rate: tried[rate])
+        rates[entrant.label] = (best, tried)
+        rows[entrant.label] = _trained(study, entrant, best, range(entry.seeds), cache, workers, notice)
+    ablation = {}
+    if entry.ablation:
+        best = rates[AUTO.name][0]
+        for label, changed, entrant in ablated(study):
+            ablation[label] = _trained(changed, entrant, best, range(entry.seeds), cache, workers, notice)
+    return Measured(entry, study, rates, rows, ablation)
+
+
+def ablated(study: Study) -> Iterator[tuple[str, Study, Entrant]]:
+    """``auto`` with one part taken away or exchanged: a label, the study as it is then trained, and the entrant."""
+    chosen = settled(study.config.by(AUTO), split_of(study, 0))
+    averaged = study.changed({"averaging": "exponential"})
+    paper = study.config.plan.variant
+
+    def row(label: str, **changes: object) -> tuple[str, Study, Entrant]:
+        method = dataclasses.replace(chosen.method, name="auto, taken apart", **changes)  # type: ignore[arg-type]
+        return label, averaged, Entrant(label, method)
+
+    yield row("plain loss", adjustment=None)
+    yield row("with a tail", importance=Importance())
+    yield row(f"plan `{paper}`", variant=paper)
+    yield row("plan `uniform`", variant="uniform")
+    yield "classes counted", _counting(study), Entrant("classes counted", AUTO)
+
+
+def _counting(study: Study) -> Study:
+    """The study without declared class shares: they are counted under the budgets."""
+
+    def split(seed: int) -> object:
+        return dataclasses.replace(study.split(seed), shares=None)
+
+    config = dataclasses.replace(study.config, count_classes=True)
+    origin = json.dumps({**json.loads(study.origin), "counted": True})
+    return dataclasses.replace(study, split=split, config=config, origin=origin)  # type: ignore[arg-type]
+
+
+def _validated(study: Study, entrant: Entrant, rate: float, cache: Path, workers: Workers, notice: Notice) -> float:
+    """The mean of overall and worst owner's score on the validation split."""
+    at_rate = study.changed({"learning_rate": rate})
+    store = _store(at_rate, cache, validation=True)
+    for result in compare(at_rate, [entrant], VALIDATION_SEEDS, store, workers=workers, validation=True):
+        notice(f"{study.name}: {entrant.label} at {rate:g} on validation: {result.final.overall:.3f}")
+    finals = [result.final for result in store.of(entrant, VALIDATION_SEEDS)]
+    return float(np.mean([(final.overall + final.worst) / 2 for final in finals]))
+
+
+def _trained(
+    study: Study,
+    entrant: Entrant,
+    rate: float,
+    seeds: Sequence[int],
+    cache: Path,
+    workers: Workers,
+    notice: Notice,
+) -> list[Result]:
+    at_rate = study.changed({"learning_rate": rate})
+    store = _store(at_rate, cache)
+    for result in compare(at_rate, [entrant], seeds, store, workers=workers):
+        notice(f"{study.name}: {entrant.label} at {rate:g}, seed {result.seed}: {result.final.overall:.3f}")
+    return list(store.of(entrant, seeds))
+
+
+def _store(study: Study, cache: Path, *, validation: bool = False) -> ResultStore:
+    config = study.config
+    purpose = "-validation" * validation + "-averaged" * (config.averaging is not None)
+    purpose += "-counted" * config.count_classes
+    folder = cache / f"frontier-{study.name}-{config.learning_rate:g}{purpose}"
+    return open_store(study, folder, validation=validation)
