@@ -36,6 +36,11 @@ def test_the_rule(task, shares, adjustment):
     assert "auto: a fair plan" in in_words(chosen)
 
 
+def test_short_trainings_average_over_fewer_iterates():
+    for steps, decay in ((5, 0.0), (40, 0.75), (100, 0.9), (5000, 0.9)):
+        assert choose(CONFIG.changed({"steps": steps}), TWO, shares=True).averaging.decay == pytest.approx(decay)
+
+
 def test_what_is_asked_for_stays():
     asked = dataclasses.replace(CONFIG.changed({"adjustment.tau": 2.0}), averaging=Averaging("tail"))
     chosen = choose(asked, TWO, shares=True)
