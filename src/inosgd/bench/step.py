@@ -172,7 +172,7 @@ def _ino_over_idp(repeats: int) -> float:
     """The median ratio of the two methods' steps."""
     model, inputs, targets = MODELS["cifar"].make(batch_size=1024)
     steps = [private(BookkeepingEngine(), model, inputs, targets, weights) for weights in (ordered, all_equal)]
-    return _ratio_in_turns(*steps, repeats)
+    return _ratio_in_turns(steps[0], steps[1], repeats)
 
 
 def _added(name: str, repeats: int) -> float:
