@@ -597,11 +597,17 @@ def begun(peers: Peers, size: int, folder: Path, case: Case) -> None:
         run = None
         if few.first:
             run = held.enter_context(RunFolder.create(folder, {}, trainer.plan).lock())
-        state = begin(run, trainer, network, optimizer, few.source(case.seed))
+        state = begin(run, trainer, network, optimizer, few.source(case.seed), also=averaging())
         train_durably(run, trainer, state, every=2, callbacks=[stop_after(3)])
 
 
-def continued(peers: Peers, size: int, folder: Path, case: Case) -> tuple[np.ndarray, int, np.ndarray] | None:
+def averaging() -> dict[str, RunningAverage]:
+    return {"average": RunningAverage(Averaging("exponential"), STEPS)}
+
+
+def continued(
+    peers: Peers, size: int, folder: Path, case: Case
+) -> tuple[np.ndarray, int, np.ndarray, np.ndarray] | None:
     few = among(peers, size)
     if few is None:
         return None
@@ -610,12 +616,14 @@ def continued(peers: Peers, size: int, folder: Path, case: Case) -> tuple[np.nda
     optimizer = torch.optim.SGD(network.parameters(), lr=0.5, momentum=0.5)
     run = RunFolder.open(folder)
     with run.lock() if few.first else nullcontext(run) as locked:
-        state = resume(locked, trainer, network, optimizer, few.source(case.seed)).state
+        state = resume(locked, trainer, network, optimizer, few.source(case.seed), also=averaging()).state
         try:
             train_durably(locked, trainer, state, every=2)
         finally:
             state.ledger.close()
-    return flat(state).numpy(), state.ledger.steps, state.ledger.spent()
+    with state.result():
+        averaged = flat(state).numpy()
+    return flat(state).numpy(), state.ledger.steps, state.ledger.spent(), averaged
 
 
 @pytest.mark.parametrize("seed", [5, None])
@@ -633,8 +641,10 @@ def test_a_run_goes_on_on_another_number_of_processes_to_the_same_bits(crew, tmp
         np.testing.assert_array_equal(expected[0], alone(case)[0])
     for name, found in ends.items():
         assert len(found) == {"alone": 1, "two": 2, "four": 4}[name]
-        for parameters, steps, spent in found:
+        for parameters, steps, spent, averaged in found:
             np.testing.assert_array_equal(parameters, expected[0])
+            np.testing.assert_array_equal(averaged, expected[3])
+            assert not np.array_equal(averaged, parameters)
             assert steps == STEPS
             np.testing.assert_array_equal(spent, expected[2])
         run = RunFolder.open(tmp_path / name)

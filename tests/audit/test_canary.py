@@ -234,3 +234,15 @@ def test_controls_that_are_no_defect_are_refused():
         tiny.game_of(CONTROLS["unstable-order"].spoil, IDP_SGD)
     with pytest.raises(InvalidArgumentError, match="treats all owners alike"):
         tiny.game_of(CONTROLS["anothers-terms"].spoil, DP_SGD, plan=tiny.plan_for("uniform"))
+
+
+def test_a_study_in_noise_units_is_audited_as_in_the_usual_one():
+    game, terms = tiny.game_of(), tiny.PLAN.at(0)
+    eta = game.study.config.learning_rate * terms.noise_scale / terms.expected_batch_size
+    study = game.study.changed({"learning_rate": eta, "learning_rate_unit": "noise"})
+    other = dataclasses.replace(game, study=study)
+    rows = np.repeat(game.owners, 5)
+    usual, in_noise = play(game, rows, "units"), play(other, rows, "units")
+    np.testing.assert_allclose(in_noise.white, usual.white, atol=1e-3)
+    wrong = dataclasses.replace(game, study=game.study.changed({"learning_rate": eta}))
+    assert wrong.learning_rate != pytest.approx(other.learning_rate)

@@ -39,6 +39,19 @@ def test_stacked_and_serial_models_agree():
     np.testing.assert_allclose(stacked, serial, atol=1e-4)
 
 
+def test_units_of_learning_rates_change_nothing_and_averages_are_what_is_attacked():
+    practice, terms = honest(tiny.PLAN, INO_SGD), tiny.PLAN.at(0)
+    usual = train_shadows(ShadowTask(tiny.STUDY, practice, 0, (0,)))
+    eta = tiny.STUDY.config.learning_rate * terms.noise_scale / terms.expected_batch_size
+    in_noise = tiny.STUDY.changed({"learning_rate": eta, "learning_rate_unit": "noise"})
+    np.testing.assert_allclose(train_shadows(ShadowTask(in_noise, practice, 0, (0,))), usual, atol=1e-4)
+    everything = {"averaging": "exponential", "averaging_decay": 0.0}  # the average is the last iterate
+    serial = train_shadows(ShadowTask(in_noise.changed(everything), practice, 0, (0,)))
+    np.testing.assert_allclose(serial, usual, atol=1e-4)
+    averaged = train_shadows(ShadowTask(in_noise.changed({"averaging": "tail"}), practice, 0, (0,)))
+    assert np.abs(averaged - usual).max() > 1e-2
+
+
 def test_outputs_are_of_the_evaluation_mode_and_the_mode_is_put_back():
     model = nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2)).train()
     first = outputs_of(model, tiny.DATA.examples.inputs, at_once=5)

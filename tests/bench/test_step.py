@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch.nn import functional
 
+from inosgd.averaging import RunningAverage
 from inosgd.bench import bench_step, format_markdown
 from inosgd.bench.memory import peak_memory
-from inosgd.bench.methods import METHODS, all_equal, ordered, private
+from inosgd.bench.methods import ADDITIONS, METHODS, all_equal, ordered, private
 from inosgd.bench.models import MODELS
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, Measured, supervised
@@ -49,7 +50,12 @@ def test_weights_of_the_two_methods():
 
 def test_result_is_json_with_ratios(in_this_process):
     result = bench_step(
-        ["mlp"], ["engine", "plain-channels-last", "reference"], repeats=2, memory=False, ino_over_idp=False
+        ["mlp"],
+        ["engine", "plain-channels-last", "reference"],
+        repeats=2,
+        memory=False,
+        ino_over_idp=False,
+        additions=False,
     )
     entries = json.loads(json.dumps(result))["models"]["mlp"]
     assert list(entries) == ["plain", "engine", "plain-channels-last", "reference"]
@@ -60,6 +66,20 @@ def test_result_is_json_with_ratios(in_this_process):
     table = format_markdown(result)
     assert "| method | mlp |" in table
     assert f"| engine | {entries['engine']['wall']:.2f} |" in table
+
+
+def test_additions_do_what_they_are_named_for_and_are_in_the_table():
+    model, inputs, targets = MODELS["mlp"].make(batch_size=4)
+    step = private(BookkeepingEngine(), model, inputs, targets, ordered)
+    assert ADDITIONS["the same code twice"](step, model) is step
+    averaged, seen = ADDITIONS["averaging"](step, model), []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(RunningAverage, "update", lambda _, given: seen.append(given))
+        averaged()
+    assert seen == [model]
+    result = {"machine": {"threads": 1, "torch": "", "kernel": True}, "repeats": 1, "models": {}, "ino_over_idp": None}
+    table = format_markdown({**result, "additions": {"the same code twice": 1.0, "averaging": 1.01}})
+    assert "the same code twice 1.000, averaging 1.010" in table
 
 
 def test_memory_is_measured_in_another_process():

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 
 from inosgd.accounting.reference import reference_epsilon
 from inosgd.cli.ledger import _differences
+from inosgd.report.trainings import read_training
 from inosgd.runs.folder import RunFolder
 from inosgd.study.from_file import study_from
 from inosgd.study.reading import read_study
@@ -145,6 +146,27 @@ def test_a_resumed_run_reaches_the_same_bits(inosgd, tmp_path, monkeypatch, afte
     assert inosgd("ledger", "run", "--verify").code == 0
     assert inosgd("resume", "run", "--json", "--no-report").code == 0  # a finished run has nothing left to do
     assert same_bits(tmp_path / "run/model", tmp_path / "whole/model")
+
+
+def test_an_averaged_run_is_resumed_published_and_told_of(inosgd, tmp_path, monkeypatch):
+    write_study(
+        tmp_path, ("learning_rate = 2.0", 'learning_rate = 0.1\nlearning_rate_unit = "noise"\naveraging = "tail"')
+    )
+    told = inosgd("train", "study.toml", "--out", "whole", "--seed", 5, "--no-report")
+    assert "The model is an average of iterates (tail, share 0.5), as its study says. The last iterate: " in told.out
+    facts = dict(read_training(tmp_path / "whole").facts)
+    assert (facts["learning rate"], facts["averaging"]) == ("0.1 in noise units", "tail, share 0.5")
+    assert facts["last iterate"].endswith("overall")
+    assert interrupted_run(inosgd, tmp_path, monkeypatch, 9, "--seed", 5).code == 130
+    resumed = json.loads(inosgd("resume", "run", "--json", "--no-report").out)
+    assert resumed["held_out"]["last_iterate"]["loss"] != resumed["held_out"]["loss"]
+    assert same_bits(tmp_path / "run/model", tmp_path / "whole/model")
+    card = (tmp_path / "run/model/model-card.md").read_text()
+    assert "| learning rate | 0.1 in noise units |" in card
+    early = inosgd("publish", "run", "--step", 8)
+    assert "It is the last iterate; --to FOLDER writes the average" in " ".join(early.out.split())
+    assert inosgd("publish", "run", "--to", "published").code == 0
+    assert same_bits(tmp_path / "run/model", tmp_path / "published")
 
 
 def test_resume_refuses_other_data(inosgd, tmp_path, monkeypatch):

@@ -33,6 +33,8 @@ DESCRIPTION = {
         "variant": "fair",
         "accountant": "pld",
         "steps": 3,
+        "learning_rate": "2",
+        "averaging": None,
         "randomness": "secure",
         "guarantee": "G.",
         "not_covered": ["This.", "That."],

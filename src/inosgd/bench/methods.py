@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from inosgd._arrays import FloatArray
+from inosgd.averaging import Averaging, RunningAverage
 from inosgd.clipping import FlatClipping
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, GradientEngine, Measured, ReferenceEngine, supervised
@@ -157,6 +158,23 @@ METHODS: dict[str, Callable[[nn.Module, torch.Tensor, torch.Tensor], Step]] = {
     "opacus-functorch": _quiet(_opacus("functorch")),
     "opacus-ghost": _quiet(_opacus("ghost")),
 }
+
+
+def _averaged(step: Step, model: nn.Module) -> Step:
+    average = RunningAverage(Averaging("exponential"), steps=1)
+
+    def both() -> None:
+        step()
+        average.update(model)
+
+    return both
+
+
+ADDITIONS: dict[str, Callable[[Step, nn.Module], Step]] = {
+    "the same code twice": lambda step, _: step,
+    "averaging": _averaged,
+}
+"""What may be added to a private step, beside nothing at all: how far that is from 1 is what the machine adds."""
 
 
 def available_methods() -> list[str]:

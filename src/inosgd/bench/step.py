@@ -20,7 +20,7 @@ import torch
 
 from inosgd import _validate
 from inosgd.bench.memory import peak_memory
-from inosgd.bench.methods import METHODS, Step, all_equal, available_methods, ordered, private
+from inosgd.bench.methods import ADDITIONS, METHODS, Step, all_equal, available_methods, ordered, private
 from inosgd.bench.models import MODELS
 from inosgd.bench.new_process import in_new_process
 from inosgd.errors import InosgdError
@@ -41,6 +41,7 @@ def bench_step(
     *,
     memory: bool = True,
     ino_over_idp: bool = True,
+    additions: bool = True,
 ) -> dict[str, Any]:
     """Measure steps.
 
@@ -50,10 +51,12 @@ def bench_step(
         repeats: How many turns every method takes with the plain step.
         memory: Whether to measure peak memory, each in a process of its own.
         ino_over_idp: Whether to compare the steps of INO-SGD and IDP-SGD on the CIFAR network at batch size 1024.
+        additions: Whether to measure, there too, what `ADDITIONS` add to a step.
 
     Returns:
         ``models[name][method]`` with ``wall``, ``cpu`` and ``memory`` as ratios to plain, or an ``error`` for a method
-        that cannot train the model; ``plain`` in seconds and bytes; ``ino_over_idp``; and ``machine``.
+        that cannot train the model; ``plain`` in seconds and bytes; ``ino_over_idp``; ``additions[name]`` as ratios to
+        the step without, one of which is the same code twice; and ``machine``.
     """
     _validate.whole(1, repeats=repeats)
     chosen = available_methods() if methods is None else list(methods)
@@ -65,6 +68,7 @@ def bench_step(
     result: dict[str, Any] = {"machine": _machine(), "repeats": repeats}
     result["models"] = {name: _bench_model(name, chosen, repeats, memory) for name in names}
     result["ino_over_idp"] = _ino_over_idp(repeats) if ino_over_idp else None
+    result["additions"] = {name: _added(name, repeats) for name in ADDITIONS} if additions else None
     return result
 
 
@@ -85,6 +89,9 @@ def format_markdown(result: Mapping[str, Any]) -> str:
             lines.append(f"| {method} | " + " | ".join(cells) + " |")
     if result["ino_over_idp"] is not None:
         lines += ["", f"INO-SGD's step over IDP-SGD's, CIFAR network, batch 1024: {result['ino_over_idp']:.3f}"]
+    if result["additions"] is not None:
+        told = ", ".join(f"{name} {ratio:.3f}" for name, ratio in result["additions"].items())
+        lines += ["", f"A step with an addition over one without, same network and batch: {told}"]
     return "\n".join(lines) + "\n"
 
 
@@ -162,11 +169,23 @@ def _memory(name: str, method: str) -> int | None:
 
 
 def _ino_over_idp(repeats: int) -> float:
-    """The median ratio of the two methods' steps, taking turns in changing order."""
+    """The median ratio of the two methods' steps."""
     model, inputs, targets = MODELS["cifar"].make(batch_size=1024)
     steps = [private(BookkeepingEngine(), model, inputs, targets, weights) for weights in (ordered, all_equal)]
-    steps[0]()
-    ratios = []
+    return _ratio_in_turns(steps[0], steps[1], repeats)
+
+
+def _added(name: str, repeats: int) -> float:
+    """The median ratio of a step with an addition and the same without."""
+    model, inputs, targets = MODELS["cifar"].make(batch_size=1024)
+    step = private(BookkeepingEngine(), model, inputs, targets, ordered)
+    return _ratio_in_turns(ADDITIONS[name](step, model), step, repeats)
+
+
+def _ratio_in_turns(first: Step, second: Step, repeats: int) -> float:
+    """The median ratio of the times of two steps, which take turns in changing order."""
+    first()
+    steps, ratios = (first, second), []
     for turn in range(repeats):
         times = {}
         for index in (0, 1) if turn % 2 else (1, 0):

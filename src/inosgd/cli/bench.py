@@ -45,7 +45,9 @@ def step_bench(
     with messages().status("measuring steps; this takes minutes"):
         chosen = words_if_given(models)
         compared = chosen is None or "cifar" in chosen
-        result = bench_of_steps.bench_step(chosen, words_if_given(methods), repeats, ino_over_idp=compared)
+        result = bench_of_steps.bench_step(
+            chosen, words_if_given(methods), repeats, ino_over_idp=compared, additions=compared
+        )
     _show(result, bench_of_steps.format_markdown(result), as_json, out)
 
 
