@@ -134,8 +134,11 @@ class PlanConfig:
             raise InvalidArgumentError(f"{got}: for variant {self.variant!r} give exactly {options}")
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
-        """The same with other values, named by their keys in a study file, such as ``steps`` and ``fairness.mix``."""
-        knobs = {key.removeprefix(KNOBS): value for key, value in changes.items() if key.startswith(KNOBS)}
+        """The same with other values, named by their keys in a study file, such as ``steps`` and ``fairness.mix``.
+
+        Infinite knobs may be given as text, as in JSON.
+        """
+        knobs = {key.removeprefix(KNOBS): float(value) for key, value in changes.items() if key.startswith(KNOBS)}
         rest = {key: value for key, value in changes.items() if not key.startswith(KNOBS)}
         return replace(self, fairness=replace(self.fairness, **knobs), **rest)
 

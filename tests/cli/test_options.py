@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -74,6 +76,13 @@ def test_steps_that_are_asked_for_replace_training_until_a_noise_scale(tmp_path)
     assert study.config.until_noise == 40.0
     changed = study.changed({"steps": 7}).config
     assert (changed.plan.steps, changed.until_noise) == (7, None)
+
+
+def test_infinite_values_are_told_in_plain_json():
+    study = STUDIES["digits"].changed({"fairness.max_ratio": math.inf})
+    told = json.loads(study.origin, parse_constant=pytest.fail)["changes"]
+    assert STUDIES["digits"].changed(told) == study
+    assert STUDIES["digits"].changed(told).config == study.config
 
 
 def test_other_keys_than_those_of_the_plan_are_changed_too():

@@ -23,14 +23,10 @@ class PlanCase:
 
 
 @dataclass(frozen=True)
-class PlanTiming:
+class PlanTiming(PlanCase):
     """CPU seconds of one planning problem, and the largest share of a budget that solving left unspent."""
 
-    name: str
-    variant: str
-    accountant: str
     seconds: float
-    at_most: float
     largest_slack: float
 
 
@@ -81,7 +77,7 @@ def _timed(case: PlanCase) -> PlanTiming:
     slack = 1 - plan.spent / table.epsilons
     # A fair plan leaves budgets unspent on purpose; its slack is that of the strictest owner.
     largest = float(slack[np.argmin(table.epsilons)] if case.variant == "fair" else slack.max())
-    return PlanTiming(case.name, case.variant, case.accountant, seconds, case.at_most, largest)
+    return PlanTiming(**vars(case), seconds=seconds, largest_slack=largest)
 
 
 def _owners(name: str) -> OwnerTable:

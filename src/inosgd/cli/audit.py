@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,14 +77,9 @@ def lira_command(
     with workers.connected(continues=True) as connected:
         _train_shadows(audited, range(models), folder, connected)
     report = _lira_report(audited, models, folder, confidence)
-    folder.write("summary.json", json.dumps(report, indent=1) + "\n")
     if into is not None:
         keep(into, "roc", {audited.study.config.method.name: _curves(report["owners"][form])})
-    if output.as_json:
-        typer.echo(json.dumps(report))
-    else:
-        _print_lira(report, form)
-    _end(report)
+    _end(report, folder, output, lambda: _print_lira(report, form))
 
 
 @app.command("canary")
@@ -113,12 +108,7 @@ def canary_command(
     with workers.connected(continues=True) as connected:
         played = _play(tasks, folder, connected)
     report = _canary_report(audited, game, played, runs, canaries, confidence, folder)
-    folder.write("summary.json", json.dumps(report, indent=1) + "\n")
-    if output.as_json:
-        typer.echo(json.dumps(report))
-    else:
-        _print_canary(report)
-    _end(report)
+    _end(report, folder, output, lambda: _print_canary(report))
 
 
 def _study(text: str, options: MethodOptions) -> Study:
@@ -306,7 +296,12 @@ def _print_end(report: Mapping[str, Any], verdict: str) -> None:
     shown.print(f"[yellow]{NOT_PRIVATE}[/]\nFolder: {report['folder']}")
 
 
-def _end(report: Mapping[str, Any]) -> None:
+def _end(report: Mapping[str, Any], folder: AuditFolder, output: OutputOptions, show: Callable[[], None]) -> None:
+    folder.write("summary.json", json.dumps(report, indent=1) + "\n")
+    if output.as_json:
+        typer.echo(json.dumps(report))
+    else:
+        show()
     if report["rejected"] and report["control"] is None:
         raise typer.Exit(1)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,9 +14,11 @@ import typer
 
 from inosgd import _validate
 from inosgd.cli.console import messages, progress_bar, results
+from inosgd.cli.folders import check_new_file
 from inosgd.data.image_folder import ImageFormat, find_images, read_images
 from inosgd.data.networks import Network, embed, load_network
 from inosgd.errors import InvalidArgumentError
+from inosgd.files import write_private
 from inosgd.paper.datasets.catalogue import CATALOGUE
 from inosgd.paper.datasets.download import obtain
 from inosgd.paper.datasets.location import data_folder
@@ -37,14 +39,18 @@ def embed_command(
 ) -> None:
     """Turn images into features, labels and class names, one .npz file that `inosgd` trains on."""
     _validate.whole(1, batch=batch)
-    _check_out(out)
+    check_new_file(out)
+    if out.suffix != ".npz":
+        raise InvalidArgumentError(f"out={str(out)!r}: give a name that ends in .npz")
     network = load_network(model, weights, random_weights=random_weights, size=size)
     source = _source(images, part, data, network)
     starts = range(0, len(source), batch)
     with progress_bar() as progress:
         shown = progress.track(starts, description=f"embedding {len(source)} images")
         features = embed(network, (source.pixels(start, start + batch) for start in shown))
-    _write(out, features=features, labels=source.labels, classes=np.array(source.classes))
+    written = io.BytesIO()
+    np.savez_compressed(written, features=features, labels=source.labels, classes=np.array(source.classes))
+    write_private(out, written.getvalue())
     results().print(
         f"{out}: {features.shape[0]} images, {features.shape[1]} features each, {len(source.classes)} classes"
     )
@@ -106,23 +112,3 @@ def _files(folder: Path, size: int) -> _Files:
     classes = tuple(sorted(set(names)))
     labels = np.array([classes.index(name) for name in names], dtype=np.int64)
     return _Files(paths, labels, classes, size)
-
-
-def _check_out(out: Path) -> None:
-    if out.exists():
-        raise InvalidArgumentError(f"out={str(out)!r}: it already exists; choose a new file")
-    if out.suffix != ".npz":
-        raise InvalidArgumentError(f"out={str(out)!r}: give a name that ends in .npz")
-    if not out.parent.is_dir():
-        raise InvalidArgumentError(f"out={str(out)!r}: there is no folder {str(out.parent)!r}; create it first")
-
-
-def _write(out: Path, **arrays: npt.NDArray[Any]) -> None:
-    """A new file that only its owner may read, there whole or not at all."""
-    working = out.with_name(f".{out.name}.partial")
-    try:
-        with os.fdopen(os.open(working, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]
-        working.rename(out)
-    finally:
-        working.unlink(missing_ok=True)

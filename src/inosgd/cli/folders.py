@@ -11,6 +11,14 @@ from pathlib import Path
 from inosgd.errors import InvalidArgumentError
 
 
+def check_new_file(out: Path | None) -> None:
+    """Raise unless ``out`` can be written as a new file."""
+    if out is not None and out.exists():
+        raise InvalidArgumentError(f"out={str(out)!r}: it already exists; choose a new file")
+    if out is not None and not out.parent.is_dir():
+        raise InvalidArgumentError(f"out={str(out)!r}: there is no folder {str(out.parent)!r}; create it first")
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a new file that is there whole or not at all."""
     working = path.parent / f".{path.name}.partial"

@@ -15,7 +15,7 @@ from rich.table import Table
 from inosgd import _validate
 from inosgd.analysis.plans import budget_curves, compare_variants, describe_plan
 from inosgd.cli.console import messages, results
-from inosgd.cli.folders import write_whole
+from inosgd.cli.folders import check_new_file, write_whole
 from inosgd.cli.options import PLAN_SETTINGS, AllowLargeDeltas, AsJson, PlanSettings, settings
 from inosgd.cli.plan_tables import comparison_tables, curve_tables, plan_tables
 from inosgd.data.budgets import read_owner_table
@@ -47,7 +47,9 @@ def plan_command(
 ) -> None:
     """Plan sampling rates, clipping thresholds and noise for individual budgets."""
     _validate.one_of(VIEWS, show=show)
-    _check_out(out, show)
+    if out is not None and show in ("variants", "curves"):
+        raise InvalidArgumentError(f"out={str(out)!r}: --show {show} makes no plan to write; leave it out")
+    check_new_file(out)
     table = _owner_table(epsilon, sizes, delta, owners, curve=show == "curves")
     changes = settings(changed, PLAN_SETTINGS)
     if show == "curves":
@@ -81,17 +83,6 @@ def plan_command(
     if out is not None:
         write_whole(out, plan.to_json() + "\n")
     _print(describe_plan(plan, show == "profile", everyone=as_json), as_json, plan_tables)
-
-
-def _check_out(out: Path | None, show: str) -> None:
-    if out is None:
-        return
-    if show in ("variants", "curves"):
-        raise InvalidArgumentError(f"out={str(out)!r}: --show {show} makes no plan to write; leave it out")
-    if out.exists():
-        raise InvalidArgumentError(f"out={str(out)!r}: it already exists; choose a new file")
-    if not out.parent.is_dir():
-        raise InvalidArgumentError(f"out={str(out)!r}: there is no folder {str(out.parent)!r}; create it first")
 
 
 def _owner_table(

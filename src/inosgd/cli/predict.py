@@ -12,8 +12,7 @@ import typer
 from rich.markup import escape
 
 from inosgd.cli.console import messages
-from inosgd.cli.folders import write_whole
-from inosgd.errors import InvalidArgumentError
+from inosgd.cli.folders import check_new_file, write_whole
 from inosgd.study.prediction import Predictions, predict
 
 
@@ -30,10 +29,7 @@ def predict_command(
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines instead of CSV.")] = False,
 ) -> None:
     """Apply a trained model to new rows, images or arrays: what the model predicts of each."""
-    if out is not None and out.exists():
-        raise InvalidArgumentError(f"out={str(out)!r}: it already exists; choose a new file")
-    if out is not None and not out.parent.is_dir():
-        raise InvalidArgumentError(f"out={str(out)!r}: there is no folder {str(out.parent)!r}; create it first")
+    check_new_file(out)
     found = predict(model, data, delimiter=delimiter, allowed_factory=allow_factory)
     for message in found.messages:
         messages().print(escape(message), soft_wrap=True)

@@ -21,7 +21,6 @@ from inosgd.errors import InosgdError, InvalidArgumentError
 with needs("data"):
     from PIL import Image
 
-LAYOUTS = ("owner/class", "class/owner")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 IGNORED = ("thumbs.db", "desktop.ini")
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")

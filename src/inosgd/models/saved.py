@@ -232,7 +232,9 @@ def _numbers_in_words(columns: list[dict[str, Any]], missing: list[str]) -> str:
         cells = (column["name"], column["kind"], _values_in_words(column), _missing_in_words(column.get("missing")))
         fitted = "yes, unaccounted" if column["fitted"] else "no"
         rows.append(f"| {' | '.join(_cell(cell) for cell in cells)} | {fitted} |")
-    kinds = {column["kind"] for column in columns} | {"indicator" for column in columns if _indicated(column)}
+    kinds = {column["kind"] for column in columns} | {
+        "indicator" for column in columns if column.get("missing") == "indicator"
+    }
     explained = ["Columns in this order, side by side.", *(words for kind, words in _KINDS.items() if kind in kinds)]
     if any(column.get("missing") is not None for column in columns):
         explained.append(f"Missing are empty cells{''.join(f', {text!r}' for text in missing)}; a category never is.")
@@ -263,10 +265,6 @@ def _values_in_words(column: Mapping[str, Any]) -> str:
         extra += [f"cycles {', '.join(column['cycles'])}"] if column.get("cycles") else []
         return "; ".join([" to ".join(column["date"]), *extra])
     return ", ".join(column["categories"]) if column["kind"] == "categorical" else "true, false"
-
-
-def _indicated(column: Mapping[str, Any]) -> bool:
-    return column.get("missing") == "indicator"
 
 
 def _missing_in_words(missing: Any) -> str:

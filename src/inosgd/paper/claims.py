@@ -14,7 +14,6 @@ import numpy as np
 
 from inosgd.analysis.differences import Difference
 from inosgd.compare import views
-from inosgd.compare.results import Result
 from inosgd.method import METHODS
 from inosgd.paper.evidence import DEFAULT, Collected
 from inosgd.paper.experiments import fair_entrant
@@ -123,7 +122,10 @@ def _order(collected: Collected) -> Check | None:
     rows = collected.rows.get("order")
     if rows is None:
         return None
-    values = {name: _mean(rows[name], "worst") for name in ("descending-loss", "random", "ascending-loss")}
+    values = {
+        name: float(np.mean([result.final.worst for result in rows[name]]))
+        for name in ("descending-loss", "random", "ascending-loss")
+    }
     descending, random, ascending = values.values()
     numbers = f"worst owner {100 * descending:.1f} / {100 * random:.1f} / {100 * ascending:.1f}"
     return Check(place(collected), descending > random > ascending, numbers)
@@ -240,7 +242,3 @@ def _worse(difference: Mapping[str, Any]) -> bool:
 
 def _significant(difference: Mapping[str, Any]) -> bool:
     return difference["p"] is not None and difference["p"] < LEVEL
-
-
-def _mean(results: Sequence[Result], measure: str) -> float:
-    return float(np.mean([getattr(result.final, measure) for result in results]))

@@ -9,7 +9,7 @@ from typing import Any
 from inosgd.analysis.findings import Finding
 from inosgd.analysis.score import SCORES, Score
 from inosgd.compare.results import Result
-from inosgd.compare.views import BASELINE, Rows
+from inosgd.compare.views import Rows
 from inosgd.errors import InvalidArgumentError
 
 MOST_MAIN_ROWS = 6
@@ -141,8 +141,3 @@ def _standing(label: str) -> tuple[int, int]:
         return 0, PAPER_METHODS.index(label)
     usual = ("idp-sgd fair 4, at most 2x", "ino-sgd fair 4, at most 2x", "ino-sgd-fair")
     return (1, usual.index(label)) if label in usual else (2, 0)
-
-
-def has_baseline(material: Material) -> bool:
-    """Whether there is an IDP-SGD to compare with."""
-    return BASELINE in material.evaluated and len(material.evaluated) > 1

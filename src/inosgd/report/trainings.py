@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from inosgd.analysis.evaluation import Evaluation
-from inosgd.analysis.findings import Finding, findings
+from inosgd.analysis.findings import findings
 from inosgd.compare.results import GroupTerms, Result
-from inosgd.owners import Budget
 from inosgd.plan import Plan
 from inosgd.planning.signals import signals
 from inosgd.report.extras import read_extras
@@ -37,20 +36,18 @@ def read_training(folder: Path) -> Material:
         kind="train",
         title=description.get("study", folder.name),
         description=_sentence(plan, model),
-        owners=by_budget([OwnerFacts(name, *_allowed(budget), int(size)) for name, budget, size in plan.table]),
+        owners=by_budget(
+            [OwnerFacts(name, budget.epsilon, budget.delta, int(size)) for name, budget, size in plan.table]
+        ),
         rows=(MethodRow(label, variant, results, spent, terms_of(plan)),),
         main=(label,),
         facts=(*_facts(plan, ledger.steps, description, model), *_last_iterate(curve)),
         classes=_classes(model, curve),
         unaccounted=_unaccounted(description, model, ledger.steps < plan.steps),
-        findings=_findings(curve, plan, model) if ledger.steps == plan.steps else (),
+        findings=findings(curve, _names(model), plan, model.get("parameters")) if ledger.steps == plan.steps else (),
         **read_extras(folder, [label]),
     )
     return with_verdict(material)
-
-
-def _allowed(budget: Budget) -> tuple[float, float]:
-    return budget.epsilon, budget.delta
 
 
 def terms_of(plan: Plan) -> dict[str, dict[str, float]]:
@@ -124,11 +121,6 @@ def _classes(model: dict[str, Any], curve: list[Evaluation]) -> tuple[tuple[str,
 def _names(model: dict[str, Any]) -> list[str]:
     names: list[str] = model.get("task", {}).get("names", [])
     return names
-
-
-def _findings(curve: list[Evaluation], plan: Plan, model: dict[str, Any]) -> tuple[Finding, ...]:
-    """Of a finished training, whose last evaluation has all measures."""
-    return findings(curve, _names(model), plan, model.get("parameters"))
 
 
 def _unaccounted(description: dict[str, Any], model: dict[str, Any], unfinished: bool) -> tuple[str, ...]:

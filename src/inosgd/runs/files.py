@@ -2,8 +2,8 @@
 
 A file is written under a hidden name and forced to disk, its SHA-256 is recorded in the ledger, and then it is renamed
 (`put`; checkpoints do the same). So a kill leaves one of three things: a hidden file that the ledger does not know and
-that is never read; a hidden file that it knows, which `complete` renames; or the file. A file with another digest is
-damaged, older or forged, and a checkpoint, plan or model that the ledger does not know was put there.
+that is never read; a hidden file that it knows, which `complete` renames; or the file. A file without the right digest
+is damaged, older or forged, and a checkpoint, plan or model that the ledger does not know was put there.
 
 What is not covered, because no training goes on from it and no promise rests on it, is in `NOT_COVERED`. SECURITY.md
 has a table of all files. The chain has no secret: this finds accidents and edits, but not a party that rewrites the
@@ -78,7 +78,7 @@ def check_needed(folder: Path, history: History) -> None:
 
 
 def check_checkpoints_known(folder: Path, chain: Chain, history: History) -> None:
-    """Raise if there is a checkpoint that the ledger does not know: it lost records, or one was put there."""
+    """Raise if there is a checkpoint that the ledger does not know: it lost records, or another program wrote it."""
     for path in sorted((folder / CHECKPOINTS).glob("step-*")):
         if path.name not in history.checkpoints and path.name not in history.given_up:
             raise _unknown_checkpoint(path, chain)

@@ -128,7 +128,7 @@ def _checked(name: str, parts: _Parts, state: TrainingState) -> _Saved:
         )
         _check_model(state.model, saved.model)
         _check_optimizer(state.optimizer, fields["optimizer_class"], saved.optimizer)
-        _check_also(state.also, saved.also)
+        _check_keys("also", state.also, saved.also)
     except DAMAGE as error:
         raise CheckpointError(f"checkpoint {name} cannot be used: {error!r}") from error
     return saved
@@ -218,10 +218,6 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, saved_class: str, saved: 
                     f"optimizer key {index}.{key}: the checkpoint has shape {tuple(value.shape)} and the parameter "
                     f"{tuple(parameters[index].shape)}; use the model that was saved"
                 )
-
-
-def _check_also(here: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    _check_keys("also", here, saved)
 
 
 def _check_keys(what: str, here: Mapping[str, Any], saved: Mapping[str, Any]) -> None:

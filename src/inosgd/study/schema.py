@@ -9,7 +9,6 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from inosgd.data.notation import USUAL_MISSING, Notation
 from inosgd.planning import Fairness
 from inosgd.study.declarations import parse_feature, parse_range
-from inosgd.study.features import Declared
 
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 Character = Annotated[str, StringConstraints(min_length=1, max_length=1)]
@@ -19,10 +18,6 @@ Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 Delta = Annotated[float, Field(gt=0, lt=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=10_000_000)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-
-
-def _feature(value: Any) -> Declared:
-    return parse_feature(value)
 
 
 def _range(value: Any) -> tuple[float, float]:
@@ -49,7 +44,7 @@ def _columns(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-FeatureValue = Annotated[Any, BeforeValidator(_feature)]
+FeatureValue = Annotated[Any, BeforeValidator(parse_feature)]
 RangeValue = Annotated[Any, BeforeValidator(_range)]
 Columns = Annotated[list[Text], Field(min_length=1), BeforeValidator(_columns)]
 

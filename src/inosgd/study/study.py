@@ -7,6 +7,7 @@ Study files (`inosgd.study.from_file`), the built-in studies (`inosgd.study.buil
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -201,7 +202,8 @@ class Study:
         if not changes:
             return self
         origin = json.loads(self.origin)
-        told = json.dumps({**origin, "changes": {**origin.get("changes", {}), **changes}})
+        plain = {key: "inf" if value == math.inf else value for key, value in changes.items()}
+        told = json.dumps({**origin, "changes": {**origin.get("changes", {}), **plain}})
         return replace(self, config=self.config.changed(changes), origin=told)
 
 

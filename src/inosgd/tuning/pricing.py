@@ -116,7 +116,7 @@ def tuning_epsilons(plans: Sequence[Plan], deltas: FloatArray, trials: Trials) -
     columns = [column for plan in _distinct(plans) for phase in plan.charges for column in _exposure(phase.terms)]
     first, rows = distinct_rows(*columns)
     base = np.zeros((len(first), len(RENYI_ORDERS)))
-    profiles = np.zeros_like(base) if _wants_profiles(trials, len(first)) else None
+    profiles = np.zeros_like(base) if isinstance(trials, PoissonTrials) and len(first) <= MOST_PROFILES else None
     for plan in _distinct(plans):
         base = np.maximum(base, _divergences(plan, first))
         if profiles is not None:
@@ -126,10 +126,6 @@ def tuning_epsilons(plans: Sequence[Plan], deltas: FloatArray, trials: Trials) -
     sampled = np.any([phase.terms.sampling_rates > 0 for plan in plans for phase in plan.charges], axis=0)
     one, all_ = (epsilon_from_renyi(each[rows], RENYI_ORDERS, deltas)[0] for each in (base, best))
     return np.where(sampled, one, 0.0), np.where(sampled, all_, 0.0)
-
-
-def _wants_profiles(trials: Trials, distinct: int) -> bool:
-    return isinstance(trials, PoissonTrials) and distinct <= MOST_PROFILES
 
 
 def _exposure(terms: Terms) -> tuple[FloatArray, FloatArray]:
