@@ -24,8 +24,6 @@ from inosgd.training import train_step
 from tests.processes import forked
 from tests.study.writers import IMAGE_STUDY, OWNERS, table_text, write_images, write_study
 
-pytestmark = pytest.mark.usefixtures("engine_trusted")
-
 
 def weights(folder: Path) -> dict[str, np.ndarray]:
     return load_file(folder / "model.safetensors")
