@@ -62,7 +62,7 @@ def _single_thread() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
 
 
-TRUSTING = {"analysis", "audit", "cli", "compare", "hostile", "paper", "report", "runs", "study", "tuning"}
+TRUSTING = {"analysis", "audit", "bench", "cli", "compare", "hostile", "paper", "report", "runs", "study", "tuning"}
 """Folders of tests that train, and whose subject is neither how gradients are computed nor what dp-accounting says."""
 
 

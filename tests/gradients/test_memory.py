@@ -55,7 +55,7 @@ class TestLimit:
         whole = by_engine(BookkeepingEngine(), model, examples[:count])
         assert_close(by_engine(BookkeepingEngine(memory_limit=limit), model, examples[:count]), whole, tolerance=1e-12)
 
-    def test_a_batch_of_fifty_times_the_mean_keeps_to_it(self, model, examples):
+    def test_a_batch_of_fifty_times_the_mean_keeps_to_it(self, model, examples, values_unchecked):
         few = examples[:8]
         _, of_few = live_bytes(BookkeepingEngine(), model, few)
         limit = 2 * of_few
