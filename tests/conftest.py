@@ -8,19 +8,39 @@ from functools import lru_cache
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, is_hypothesis_test, settings
+
+from tests.properties import FEW, MANY
 
 # What a user's folder for such things would keep, compiled kernels above all, is kept in build/.
-os.environ["XDG_CACHE_HOME"] = str(Path(__file__).parents[1] / "build" / "kept")
+TESTS = Path(__file__).parent
+os.environ["XDG_CACHE_HOME"] = str(TESTS.parent / "build" / "kept")
 # Some virtual machines announce AMX and end the process that uses it, as torch does for bfloat16.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
 
 # Reproducible in CI, and machines may be slow: an example has no deadline. A failure is reported as it was found:
 # making it smaller takes minutes where one example takes seconds, and `--hypothesis-profile=shrink` does it.
 PROFILE = {"deadline": None, "derandomize": True, "suppress_health_check": [HealthCheck.too_slow]}
+AS_FOUND = {"phases": [Phase.explicit, Phase.reuse, Phase.generate]}
 settings.register_profile("shrink", **PROFILE)
-settings.register_profile("inosgd", **PROFILE, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+settings.register_profile("inosgd", **PROFILE, **AS_FOUND, max_examples=FEW)
+settings.register_profile("thorough", **PROFILE, **AS_FOUND, max_examples=MANY)
 settings.load_profile("inosgd")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """`-m long` tries many examples of every property."""
+    if config.option.markexpr == "long":
+        settings.load_profile("thorough")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Every property is a short form and a long one."""
+    if config.option.markexpr == "long":
+        for item in items:
+            if is_hypothesis_test(getattr(item, "obj", None)):
+                item.add_marker("long")
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -40,3 +60,43 @@ def _single_thread() -> None:
 
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
+
+
+TRUSTING = {"analysis", "audit", "bench", "cli", "compare", "hostile", "paper", "report", "runs", "study", "tuning"}
+"""Folders of tests that train, and whose subject is neither how gradients are computed nor what dp-accounting says."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _engine_and_plans_are_trusted(request: pytest.FixtureRequest) -> Iterator[None]:
+    """What engines try with a new model, and asking dp-accounting about a new plan, take most of a tiny training.
+
+    Tests of other folders do both, as do the pages of the documentation.
+    """
+    if request.path.relative_to(TESTS).parts[0] not in TRUSTING:
+        yield
+        return
+    from tests.gradients.conftest import leave_sizes_unprobed, leave_values_unchecked
+
+    with pytest.MonkeyPatch.context() as patched:
+        leave_values_unchecked(patched)
+        leave_sizes_unprobed(patched)
+        patched.setattr("inosgd.planning.planner.reference_excess", lambda _: (0.0, 0, 0.0))
+        patched.setattr("inosgd.ledger.ledger.reference_epsilons", lambda *_: {})
+        yield
+
+
+@pytest.fixture
+def engine_tries_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In those folders, for a test of what engines refuse."""
+    from inosgd.gradients.values import check_values
+
+    monkeypatch.setattr("inosgd.gradients.checks.check_values", check_values)
+
+
+@pytest.fixture
+def dp_accounting_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In those folders, for a test of plans and ledgers that dp-accounting checks."""
+    from inosgd.planning.verification import reference_epsilons, reference_excess
+
+    monkeypatch.setattr("inosgd.planning.planner.reference_excess", reference_excess)
+    monkeypatch.setattr("inosgd.ledger.ledger.reference_epsilons", reference_epsilons)

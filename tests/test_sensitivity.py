@@ -11,7 +11,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.special import betainc
 
@@ -21,6 +21,7 @@ from inosgd.mechanism import ordered_sum
 from inosgd.order import ORDERS, Candidate, Candidates, by_score
 from inosgd.plan import Terms
 from inosgd.randomness import SeededSource
+from tests.properties import tries
 from tests.strategies import Batch, batches, shapes, tails
 
 SLACK = 1 + 1e-6
@@ -38,7 +39,7 @@ def total(batch: Batch, tail, order, clipping) -> float:
 
 
 @given(data=st.data(), batch=batches(), order=orders, clipping=st.sampled_from([FlatClipping(), AutoClipping()]))
-@settings(max_examples=400)
+@tries(100)
 def test_one_example_moves_the_sum_by_at_most_its_threshold(data, batch, order, clipping):
     tail = data.draw(st.none() | tails(batch.thresholds.sum()))
     position = data.draw(st.integers(0, len(batch.thresholds) - 1))
@@ -47,7 +48,7 @@ def test_one_example_moves_the_sum_by_at_most_its_threshold(data, batch, order, 
 
 
 @given(data=st.data(), batch=batches(max_size=400))
-@settings(max_examples=60)
+@tries(15)
 def test_weights_telescope_within_the_bound_for_large_batches(data, batch):
     tail = data.draw(tails(batch.thresholds.sum()))
     position = data.draw(st.integers(0, len(batch.thresholds) - 1))
@@ -61,7 +62,7 @@ def stated_excess(tail: Tail, thresholds: np.ndarray, position: int) -> float:
 
 
 @given(data=st.data(), shape=shapes, seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=60)
+@tries(15)
 def test_weights_keep_to_the_bound_that_is_proved(data, shape, seed):
     """Thousands of examples of thresholds a million apart, tails from a thousandth of the batch to a thousand."""
     rng = np.random.default_rng(seed)

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
@@ -13,6 +13,7 @@ from inosgd.accounting import group
 from inosgd.accounting.group import group_epsilon
 from inosgd.accounting.privacy_loss import SampledGaussian, compose
 from inosgd.errors import InvalidArgumentError
+from tests.properties import tries
 
 
 def reference_epsilon(q, z, steps, delta, size, spacing):
@@ -87,7 +88,7 @@ def test_rounded_counts_dominate_the_binomial():
         assert (previous <= below).all()
 
 
-@settings(max_examples=20, deadline=None)
+@tries(5)
 @given(st.floats(1e-3, 0.3), st.floats(1, 10), st.integers(1, 300), st.integers(1, 40))
 def test_epsilon_grows_with_the_group(q, z, steps, size):
     smaller = group_epsilon(q, z, steps, 1e-5, size)

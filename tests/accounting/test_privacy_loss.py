@@ -6,7 +6,7 @@ import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.special import ndtr
@@ -15,6 +15,7 @@ from inosgd.accounting import privacy_loss
 from inosgd.accounting.privacy_loss import GaussianMixture, PrivacyProfile, SampledGaussian, compose
 from inosgd.accounting.renyi import RENYI_ORDERS, epsilon_from_renyi, renyi_divergences
 from inosgd.errors import InvalidArgumentError
+from tests.properties import tries
 
 DELTAS = np.array([1e-3, 1e-5, 1e-8, 1e-10])
 
@@ -258,7 +259,7 @@ def test_many_steps():
     assert math.isfinite(profile.epsilon(1e-12))
 
 
-@settings(max_examples=25, deadline=None)
+@tries(8)
 @given(st.floats(1e-4, 0.5), st.floats(0.5, 20), st.integers(1, 3000), st.floats(1.02, 1.5), st.floats(1e-9, 1e-3))
 def test_epsilon_grows_with_rate_steps_and_less_noise(q, z, steps, factor, delta):
     base = profile_of(q, z, steps).epsilon(delta)
@@ -268,14 +269,14 @@ def test_epsilon_grows_with_rate_steps_and_less_noise(q, z, steps, factor, delta
     assert profile_of(q, z, math.ceil(steps * factor)).epsilon(delta) >= base * slack
 
 
-@settings(max_examples=25, deadline=None)
+@tries(8)
 @given(st.floats(1e-4, 0.5), st.floats(0.7, 20), st.integers(1, 3000), st.floats(1e-9, 1e-3))
 def test_it_is_never_above_renyi_accounting(q, z, steps, delta):
     renyi = epsilon_from_renyi(steps * renyi_divergences(q, z), RENYI_ORDERS, delta)[0][0]
     assert profile_of(q, z, steps).epsilon(delta) <= renyi * (1 + 1e-3) + 1e-6
 
 
-@settings(max_examples=25, deadline=None)
+@tries(8)
 @given(st.floats(1e-3, 0.5), st.floats(0.5, 20), st.integers(1, 500), st.floats(0.05, 0.2))
 def test_a_coarser_grid_is_never_cheaper(q, z, steps, coarse):
     fine = profile_of(q, z, steps).epsilon(DELTAS[:3])
@@ -285,7 +286,7 @@ def test_a_coarser_grid_is_never_cheaper(q, z, steps, coarse):
 # The profile --------------------------------------------------------------------------------------------------------
 
 
-@settings(max_examples=30, deadline=None)
+@tries(8)
 @given(st.floats(0.05, 1.0), st.floats(0.3, 5), st.integers(1, 200), st.floats(1e-12, 0.5))
 def test_delta_and_epsilon_are_inverse(q, z, steps, delta):
     profile = profile_of(q, z, steps)

@@ -5,7 +5,7 @@ import math
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import ndtr, ndtri
@@ -19,6 +19,7 @@ from inosgd.accounting.profile import (
     risk_profile,
 )
 from inosgd.errors import InvalidArgumentError
+from tests.properties import tries
 
 
 def profile_at(z, epsilon, steps=1000):
@@ -66,7 +67,7 @@ def test_gaussian_profile_agrees_with_composition(epsilon, delta):
         assert value * (1 - 1e-9) <= bound <= value * (1 + 2e-4)
 
 
-@settings(max_examples=60, deadline=None)
+@tries(15)
 @given(st.floats(0, 30), st.floats(1e-12, 0.5))
 def test_calibrated_gaussian_is_exact_and_on_the_private_side(epsilon, delta):
     z = gaussian_multiplier(epsilon, delta)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from dp_accounting.rdp import RdpAccountant
 from dp_accounting.rdp.rdp_privacy_accountant import compute_delta, compute_epsilon
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inosgd.accounting.renyi import (
@@ -19,6 +19,7 @@ from inosgd.accounting.renyi import (
     renyi_divergences,
 )
 from inosgd.errors import InvalidArgumentError
+from tests.properties import tries
 
 CASES = [(0.01, 1.0), (0.2, 4.0), (1e-6, 0.5), (1e-9, 2.0), (0.5, 0.3), (0.999, 1.5), (0.05, 1e4)]
 
@@ -122,7 +123,7 @@ def test_agreement_with_dp_accounting():
         assert epsilon[0] >= reference.get_epsilon(1e-5) - 1e-9
 
 
-@settings(max_examples=60, deadline=None)
+@tries(15)
 @given(st.floats(1e-4, 0.5), st.floats(0.6, 30), st.integers(1, 10_000), st.floats(1e-12, 0.5), st.floats(0, 20))
 def test_conversions_are_those_of_dp_accounting(q, z, steps, delta, epsilon):
     row = steps * renyi_divergences(q, z)[0]
@@ -136,7 +137,7 @@ def test_conversions_are_those_of_dp_accounting(q, z, steps, delta, epsilon):
     assert certified[0] == pytest.approx(expected, rel=1e-6, abs=1e-300)
 
 
-@settings(max_examples=30, deadline=None)
+@tries(8)
 @given(st.floats(1e-5, 0.9), st.floats(0.4, 50), st.floats(1.01, 1.5))
 def test_divergences_grow_with_rate_order_and_less_noise(q, z, factor):
     base = renyi_divergences(q, z)[0]
@@ -148,7 +149,7 @@ def test_divergences_grow_with_rate_order_and_less_noise(q, z, factor):
     assert (base[1:] >= base[:-1] * slack).all()
 
 
-@settings(max_examples=40, deadline=None)
+@tries(10)
 @given(st.floats(1e-4, 0.3), st.floats(0.7, 20), st.integers(1, 5000), st.floats(1e-9, 1e-2))
 def test_delta_inverts_epsilon(q, z, steps, delta):
     row = steps * renyi_divergences(q, z)

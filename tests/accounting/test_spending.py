@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inosgd import OwnerTable
@@ -15,6 +15,7 @@ from inosgd.accounting.reference import ORDERS
 from inosgd.accounting.renyi import epsilon_from_renyi, renyi_divergences
 from inosgd.errors import InvalidArgumentError
 from inosgd.plan import Phase, Terms
+from tests.properties import tries
 
 TABLE = OwnerTable(("a", "b", "c"), [1.0, 2.0, 3.0], [1e-5, 1e-5, 1e-6], [100, 100, 100])
 
@@ -25,7 +26,7 @@ def phase(steps: int, noise: float = 2.0, rates=(0.01, 0.05, 0.05)) -> Phase:
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 @given(parts=st.lists(st.integers(1, 40), min_size=1, max_size=6), noise=st.floats(0.6, 8.0))
-@settings(max_examples=25)
+@tries(8)
 def test_phases_with_equal_terms_are_one_phase(accountant, parts, noise):
     apart = epsilons_spent([phase(steps, noise) for steps in parts], TABLE.deltas, accountant)
     together = epsilons_spent([phase(sum(parts), noise)], TABLE.deltas, accountant)

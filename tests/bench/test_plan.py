@@ -5,7 +5,7 @@ from __future__ import annotations
 from inosgd.bench.plan import CASES, bench_plan, format_markdown, to_json
 
 
-def test_one_case():
+def test_one_case(dp_accounting_is_asked):
     (timing,) = timings = bench_plan([CASES[1]])
     assert (timing.name, timing.variant, timing.accountant) == ("10 owners", "scale", "pld")
     assert timing.seconds > 0

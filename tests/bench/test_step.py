@@ -83,6 +83,11 @@ def test_additions_do_what_they_are_named_for_and_are_in_the_table():
 
 
 def test_memory_is_measured_in_another_process():
+    assert 2**16 < peak_memory("mlp", "engine") < 2**30
+
+
+@pytest.mark.long
+def test_memory_of_the_engine_is_that_of_a_plain_step_and_little_more():
     plain, engine = (peak_memory("lstm", method) for method in ("plain", "engine"))
     assert 2**20 < engine < 3 * plain
 

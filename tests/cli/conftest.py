@@ -11,9 +11,8 @@ import pytest
 
 from inosgd.cli import main
 from tests.bench.conftest import in_this_process
-from tests.gradients.conftest import engine_trusted, sizes_unprobed, values_unchecked
 
-__all__ = ["engine_trusted", "in_this_process", "sizes_unprobed", "values_unchecked"]
+__all__ = ["in_this_process"]
 
 
 @dataclasses.dataclass(frozen=True)

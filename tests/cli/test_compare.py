@@ -53,6 +53,7 @@ def test_the_same_seeds_give_the_same_numbers(report, inosgd):
     assert untimed(again) == untimed(report)
 
 
+@pytest.mark.long  # `tests/compare` has the same without the program
 def test_processes_do_not_change_what_is_found(report, inosgd_once):
     quick = [2 if word == 1 else word for word in QUICK]
     parallel = json.loads(inosgd_once(*quick, "--methods", "ino-sgd", "--json", "--out", "parallel").out)

@@ -12,7 +12,7 @@ ONE = ("--epsilon", "1", "--sizes", "30", "--batch", "5")
 MNIST = ("plan", "--epsilon", "0.1,1", "--sizes", "30596,29404", "--batch", 512)
 
 
-def test_json_for_machines(inosgd, tmp_path):
+def test_json_for_machines(inosgd, tmp_path, dp_accounting_is_asked):
     outcome = inosgd(*MNIST, "--steps", 200, "--json", "--show", "profile", "--out", "plan.json")
     plan = json.loads(outcome.out)
     assert plan["accountant"] == "pld"

@@ -81,7 +81,10 @@ def test_a_model_of_a_built_in_study_predicts_tables(inosgd, tmp_path):
     assert {row["prediction"] for row in rows} <= {"malignant", "benign"}
 
 
-@pytest.mark.parametrize("kind", ["regression", "multi-label"])
+ONE_KIND = pytest.mark.parametrize("kind", ["regression", pytest.param("multi-label", marks=pytest.mark.long)])
+
+
+@ONE_KIND
 def test_it_is_compared_tuned_and_audited(inosgd, tmp_path, kind):
     write_diabetes(tmp_path, kind)
     few = ("--steps", 2, "--jobs", 1)
@@ -107,7 +110,7 @@ def test_it_is_compared_tuned_and_audited(inosgd, tmp_path, kind):
     succeeded(inosgd(*canary, "--out", "canary"))
 
 
-@pytest.mark.parametrize("kind", ["regression", "multi-label"])
+@ONE_KIND
 def test_controls_of_audits_need_no_classes(inosgd, tmp_path, kind):
     """Also the one that draws until every class is in the batch: without classes all examples are of one."""
     write_diabetes(tmp_path, kind)

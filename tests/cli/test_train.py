@@ -25,8 +25,6 @@ from inosgd.training import train_step
 from tests.processes import forked
 from tests.study.writers import IMAGE_STUDY, OWNERS, table_text, write_images, write_study
 
-pytestmark = pytest.mark.usefixtures("engine_trusted")
-
 
 def weights(folder: Path) -> dict[str, np.ndarray]:
     return load_file(folder / "model.safetensors")
@@ -203,7 +201,7 @@ def test_what_dp_accounting_finds_above_what_is_shown_as_spent_is_explained_ther
     assert not _differences({"b": owners["b"], "c": owners["c"]})
 
 
-def test_ledger_shows_and_verifies(inosgd, tmp_path):
+def test_ledger_shows_and_verifies(inosgd, tmp_path, dp_accounting_is_asked):
     train(inosgd, tmp_path)
     shown = json.loads(inosgd("ledger", "run", "--json").out)
     assert shown["steps"] == 12

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inosgd.data.npz import names_in, read_npz
 from inosgd.errors import InvalidArgumentError
 from inosgd.paper.datasets.chest_xray import load_chest_xray
 from tests.data.writers import write_chest_xray
+from tests.properties import tries
 
 
 def npy_header(shape: tuple[int, ...]) -> bytes:
@@ -87,7 +88,7 @@ def test_missing_arrays_are_named(tmp_path: Path) -> None:
         read_npz(tmp_path / "a.npz", "images")
 
 
-@settings(max_examples=60)
+@tries(15)
 @given(st.data())
 def test_no_truncation_or_flipped_byte_is_read_as_something_else(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

@@ -97,3 +97,11 @@ def run_command(words: list[str], place: str) -> None:
     outcome = CliRunner().invoke(app, words[1:], catch_exceptions=False)
     if outcome.exit_code:
         raise AssertionError(f"{place}: {shlex.join(words)} ended with {outcome.exit_code}:\n{outcome.output}")
+    if words[1] == "new":
+        _train_shortly(Path(words[2]))
+
+
+def _train_shortly(study: Path) -> None:
+    """Let the study of a new file be trained for a few steps, to keep the tests fast."""
+    text = study.read_text(encoding="utf-8")
+    study.write_text(re.sub(r"^steps = \d+", "steps = 10", text, flags=re.MULTILINE), encoding="utf-8")

@@ -9,15 +9,18 @@ import pytest
 from inosgd.gradients import invariance
 
 
+def leave_values_unchecked(patched: pytest.MonkeyPatch) -> None:
+    patched.setattr("inosgd.gradients.checks.check_values", lambda *_, **__: True)
+
+
+def leave_sizes_unprobed(patched: pytest.MonkeyPatch) -> None:
+    patched.setattr(invariance, "_sizes", lambda *_: invariance.Sizes(8, agrees=_All()))
+
+
 @pytest.fixture
 def values_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """No values are checked: for tests that count passes, or that break what is checked later than it is."""
-    monkeypatch.setattr("inosgd.gradients.checks.check_values", lambda *_, **__: True)
-
-
-@pytest.fixture
-def engine_trusted(values_unchecked, sizes_unprobed) -> None:
-    """Nothing is tried with a new model: for tests of something else, where that takes most of a tiny training."""
+    leave_values_unchecked(monkeypatch)
 
 
 class _All(dict[int, bool]):
@@ -34,5 +37,5 @@ class _All(dict[int, bool]):
 def sizes_unprobed() -> Iterator[None]:
     """No sizes of batches are probed: for tests of what is computed, which use a new model every time."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(invariance, "_sizes", lambda *_: invariance.Sizes(8, agrees=_All()))
+        leave_sizes_unprobed(patched)
         yield

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -16,6 +16,7 @@ from inosgd.gradients import BookkeepingEngine, calls
 from inosgd.gradients.rules.chain import ACTIVATIONS, Chain, ChainGradients
 from inosgd.gradients.rules.chain_kernel import kernel
 from tests.gradients.gradient_oracle import assert_engine_exact, by_engine, by_loop, squared_output
+from tests.properties import tries
 
 pytestmark = pytest.mark.usefixtures("sizes_unprobed")
 
@@ -64,7 +65,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 class TestExact:
-    @settings(max_examples=30, deadline=None, derandomize=True)
+    @tries(8)
     @given(
         count=st.sampled_from([0, 1, 2, 7]),
         widths=st.lists(st.integers(1, 5), min_size=3, max_size=5),

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
@@ -20,6 +20,7 @@ from inosgd.gradients import BookkeepingEngine, ReferenceEngine, calls, compilin
 from inosgd.gradients.rules import chain_kernel
 from inosgd.gradients.rules.chain import ACTIVATIONS, ChainRun, Layer
 from inosgd.gradients.rules.chain_kernel import WIDEST, KernelRun, agrees, kernel, kernel_run, suited_shape
+from tests.properties import tries
 
 RELU = ACTIVATIONS[nn.ReLU]
 HARNESS = Path(__file__).with_name("kernel_bounds.cpp")
@@ -55,7 +56,7 @@ def shapes(draw):
 
 @needs_compiler
 class TestSameAsTorch:
-    @settings(max_examples=60)
+    @tries(15)
     @given(shape=shapes(), count=st.integers(1, 150), dtype=st.sampled_from([torch.float32, torch.float64]))
     def test_any_shape(self, shape, count, dtype):
         layers = layers_of(*shape, dtype=dtype)

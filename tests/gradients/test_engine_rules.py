@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
@@ -18,12 +18,13 @@ from inosgd.gradients.rules.embedding import embedding_rule
 from inosgd.gradients.rules.fallback import fallback_rule
 from inosgd.gradients.rules.forms import CHUNK_ELEMENTS, SharedLookups, Summed, affine
 from tests.gradients.gradient_oracle import assert_close, assert_engine_exact, by_engine, squared_output
+from tests.properties import tries
 
 pytestmark = pytest.mark.usefixtures("sizes_unprobed")
 
 COUNTS = [0, 1, 2, 7]
 counts = st.sampled_from(COUNTS)
-quick = settings(max_examples=12, deadline=None, derandomize=True)
+quick = tries(6)
 flags = st.booleans()
 
 
@@ -63,7 +64,7 @@ class TestLinear:
 
 
 class TestConvolution:
-    @settings(max_examples=40, deadline=None, derandomize=True)
+    @tries(10)
     @given(
         count=counts,
         groups=st.sampled_from([1, 2]),
@@ -241,7 +242,7 @@ class TestNormalization:
 
 
 class TestRecurrent:
-    @settings(max_examples=30, deadline=None, derandomize=True)
+    @tries(8)
     @given(
         kind=st.sampled_from([nn.RNN, nn.GRU, nn.LSTM]),
         count=counts,
@@ -347,7 +348,7 @@ class TestRecurrent:
 class TestPackedSequences:
     """Sequences of different lengths, packed, give what each of them gives alone and without padding."""
 
-    @settings(max_examples=40, deadline=None, derandomize=True)
+    @tries(10)
     @given(
         kind=st.sampled_from([nn.RNN, nn.GRU, nn.LSTM]),
         lengths=st.lists(st.integers(1, 4), min_size=1, max_size=7),
@@ -445,7 +446,7 @@ class LastState(nn.Module):
 
 
 class TestAttention:
-    @settings(max_examples=25, deadline=None, derandomize=True)
+    @tries(8)
     @given(
         count=counts,
         places=st.integers(1, 4),

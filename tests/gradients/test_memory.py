@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -15,6 +15,7 @@ from inosgd.gradients.bookkeeping import SplitBatch
 from inosgd.gradients.memory import LiveBytes, examples_that_fit
 from inosgd.gradients.recording import Task
 from tests.gradients.gradient_oracle import Results, assert_close, by_engine, squared_output
+from tests.properties import tries
 
 pytestmark = pytest.mark.usefixtures("sizes_unprobed")
 
@@ -47,14 +48,14 @@ def live_bytes(engine: BookkeepingEngine, model: nn.Module, examples: torch.Tens
 
 @pytest.mark.parametrize(("model", "examples"), CASES, ids=["convolutional", "linear"])
 class TestLimit:
-    @settings(max_examples=12, deadline=None, derandomize=True)
+    @tries(6)
     @given(share=st.floats(0.001, 1.2), count=st.sampled_from([0, 1, 2, 7, 60]))
     def test_the_result_is_that_of_the_whole_batch(self, model, examples, share, count):
         limit = max(1, int(share * 60 * 8 * 2000))
         whole = by_engine(BookkeepingEngine(), model, examples[:count])
         assert_close(by_engine(BookkeepingEngine(memory_limit=limit), model, examples[:count]), whole, tolerance=1e-12)
 
-    def test_a_batch_of_fifty_times_the_mean_keeps_to_it(self, model, examples):
+    def test_a_batch_of_fifty_times_the_mean_keeps_to_it(self, model, examples, values_unchecked):
         few = examples[:8]
         _, of_few = live_bytes(BookkeepingEngine(), model, few)
         limit = 2 * of_few

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
 from inosgd.gradients.rules import pooling
 from tests.gradients.gradient_oracle import assert_engine_exact
+from tests.properties import tries
 
 pytestmark = pytest.mark.usefixtures("sizes_unprobed")
 
@@ -19,7 +20,7 @@ def images(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
     return torch.randint(-1, 2, shape, generator=torch.Generator().manual_seed(0)).to(dtype)
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@tries(10)
 @given(
     count=st.sampled_from([0, 1, 2, 7]),
     channels=st.integers(8, 17),

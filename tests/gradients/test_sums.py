@@ -7,12 +7,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inosgd.gradients.rules import forms, sums
 from inosgd.gradients.rules.sums import Operand, lookup_sum, outer_sums, row_sum
 from inosgd.rounding import ROUNDOFFS
+from tests.properties import tries
 
 TYPES = (torch.float32, torch.float64)
 
@@ -38,7 +39,7 @@ def way(request, monkeypatch):
         pytest.skip("there is no compiler here")
 
 
-@settings(max_examples=60, deadline=None)
+@tries(15)
 @given(
     count=st.integers(1, 40),
     places=st.integers(1, 9),
@@ -155,7 +156,7 @@ def square_norms(values: torch.Tensor) -> list[Fraction]:
     return [sum((Fraction(float(x)) ** 2 for x in row), Fraction(0)) for row in values.reshape(len(values), -1)]
 
 
-@settings(max_examples=40, deadline=None)
+@tries(10)
 @given(
     width=st.integers(0, 80),
     size=st.sampled_from([1e-44, 1e-30, 1.0, 1e15]),

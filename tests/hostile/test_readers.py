@@ -7,11 +7,12 @@ import math
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inosgd.errors import InosgdError, InvalidArgumentError
 from tests.hostile.readers import FORGERIES, READERS, STRANGE_VALUES, emptied, nested, places, replaced
+from tests.properties import tries
 
 SLOW = {"checkpoint", "streams", "model"}
 
@@ -45,7 +46,7 @@ def test_a_good_file_is_read(name, tmp_path):
 def test_a_spoiled_file_is_read_or_refused(name, tmp_path_factory):
     reader, folder = READERS[name], tmp_path_factory.mktemp("spoiled")
 
-    @settings(max_examples=20 if name.startswith(("checkpoint", "model")) else 60)
+    @tries(5 if name.startswith(("checkpoint", "model")) else 15)
     @given(st.one_of(spoiled(reader.good()), st.binary(max_size=64)))
     def check(content):
         with suppress(InosgdError):
@@ -61,7 +62,7 @@ def test_a_forged_file_is_read_or_refused(name, tmp_path_factory):
     good, folder = tree(), tmp_path_factory.mktemp("forged")
     READERS[kind].on(build(good), folder / "good")  # the control: what is built is accepted as it is
 
-    @settings(max_examples=30 if name in SLOW else 150)
+    @tries(8 if name in SLOW else 40)
     @given(st.sampled_from(places(good)), st.sampled_from(STRANGE_VALUES))
     def check(place, value):
         with suppress(InosgdError):

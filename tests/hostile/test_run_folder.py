@@ -22,7 +22,6 @@ from inosgd.cli.program import app
 from inosgd.cli.report import report_at_end
 from inosgd.cli.studies import study_of_run
 from inosgd.errors import CheckpointError, InosgdError, InvalidArgumentError, LedgerError
-from inosgd.ledger import ledger
 from inosgd.owners import Budget
 from inosgd.runs.files import NOT_COVERED
 from inosgd.runs.folder import RunFolder
@@ -125,12 +124,6 @@ def life(tmp_path_factory) -> Life:
     go_on(run)
     shutil.copy(other.path / "report.html", run.path)
     return Life(run, earlier)
-
-
-@pytest.fixture(autouse=True)
-def _no_accounting(monkeypatch):
-    """dp-accounting is asked elsewhere."""
-    monkeypatch.setattr(ledger, "reference_epsilons", lambda *_: {})
 
 
 def copied(life: Life, folder: Path) -> RunFolder:

@@ -42,12 +42,6 @@ def train(run: RunFolder, steps: int | None = None) -> bytes:
     return tiny.bits(model)
 
 
-@pytest.fixture(autouse=True)
-def _no_accounting(monkeypatch):
-    """dp-accounting is asked elsewhere."""
-    monkeypatch.setattr(ledger, "reference_epsilons", lambda *_: {})
-
-
 @pytest.fixture
 def run(tmp_path) -> RunFolder:
     run = tiny.new_run(tmp_path)

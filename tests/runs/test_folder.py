@@ -443,7 +443,7 @@ def test_the_ledger_of_a_run_refuses_what_its_budgets_do_not_allow(run):
         ledger.close()
 
 
-def test_verification_recomputes_with_dp_accounting(run):
+def test_verification_recomputes_with_dp_accounting(run, dp_accounting_is_asked):
     trained(run, SeededSource(0))
     report = verify_run(run)
     assert report.good

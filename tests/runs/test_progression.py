@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inosgd import Budget, Fairness, PlanConfig, SeededSource, make_plan
@@ -29,6 +29,7 @@ from inosgd.runs.progression import Changes, carry_out, propose
 from inosgd.runs.resuming import resume, train_durably
 from inosgd.runs.verification import verify_run
 from tests import tiny
+from tests.properties import tries
 
 
 def train(run: RunFolder, steps: int | None = None, source=None, every: int = 3) -> None:
@@ -399,7 +400,7 @@ def still_stands(ledger: Ledger, published: tuple[Phase, ...]) -> bool:
     return ledger.steps >= steps and ledger.phases_until(steps) == wide
 
 
-@settings(max_examples=8)
+@tries(3)
 @given(st.lists(EVENTS, min_size=2, max_size=6), st.sampled_from([tiny.PLAN, tiny.first_plan(variant="scale")]))
 def test_after_any_sequence_of_changes_no_owner_has_spent_more_than_it_allows(events, plan):
     """And what was published is never missing from what stands."""

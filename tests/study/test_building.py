@@ -119,7 +119,7 @@ def test_a_study_reads_the_same_from_its_text(tmp_path):
 
 def test_a_plan_for_other_owners_or_larger_budgets_is_refused():
     """Owners of the same sizes under other names, or in another order, would be charged for each other's examples."""
-    study = STUDIES["breast-cancer"].changed({"steps": 2, "accountant": "rdp"})
+    study = STUDIES["breast-cancer"].changed({"steps": 2})
     data = study.split(0)
     table = data.owners.table
 

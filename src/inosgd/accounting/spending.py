@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -92,8 +93,15 @@ def _by_privacy_loss(
     for members in np.split(by_row, starts[1:]) if len(by_row) else []:
         row = rows[owner_rows[members[0]]].tolist()
         phases = zip(row[0::2], row[1::2], steps, strict=True)
-        profile = compose(
-            [SampledGaussian(rate, z, count) for rate, z, count in phases if rate > 0], resolution=resolution
-        )
-        spent[members] = profile.epsilon(deltas[members])
+        lived = tuple(SampledGaussian(rate, z, count) for rate, z, count in phases if rate > 0)
+        different, position = np.unique(deltas[members], return_inverse=True)
+        spent[members] = np.array(_epsilons_of(lived, tuple(different.tolist()), resolution))[position]
     return spent
+
+
+@lru_cache(maxsize=4096)
+def _epsilons_of(
+    mechanisms: tuple[SampledGaussian, ...], deltas: tuple[float, ...], resolution: float
+) -> tuple[float, ...]:
+    """Epsilon at each delta; kept, as a plan, its ledger and its report ask for the same, and trainings share plans."""
+    return tuple(compose(mechanisms, resolution=resolution).epsilon(np.array(deltas)).tolist())

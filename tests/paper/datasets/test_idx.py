@@ -6,12 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.paper.datasets.idx import load_mnist, read_idx
 from tests.data.writers import idx_bytes, write_mnist
+from tests.properties import tries
 
 IMAGES = np.arange(3 * 2 * 2).reshape(3, 2, 2)
 
@@ -27,7 +28,7 @@ def test_round_trip(tmp_path: Path, packed: bool) -> None:
     assert np.array_equal(read_idx(path, (2, 2)), IMAGES)
 
 
-@settings(max_examples=40)
+@tries(10)
 @given(st.integers(0, len(idx_bytes(IMAGES)) - 1), st.booleans())
 def test_every_truncation_is_refused_by_name(tmp_path_factory: pytest.TempPathFactory, kept: int, packed: bool) -> None:
     path = written(tmp_path_factory.mktemp("idx") / "cut-images", idx_bytes(IMAGES)[:kept], packed)
@@ -35,7 +36,7 @@ def test_every_truncation_is_refused_by_name(tmp_path_factory: pytest.TempPathFa
         read_idx(path, (2, 2))
 
 
-@settings(max_examples=40)
+@tries(10)
 @given(st.data())
 def test_every_truncation_of_gzip_is_refused_by_name(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
