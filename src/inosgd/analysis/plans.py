@@ -15,9 +15,13 @@ from inosgd.owners import OwnerTable
 from inosgd.plan import Plan
 from inosgd.planning import VARIANTS, PlanConfig, make_plan
 from inosgd.planning.signals import signal_ratio, signals, widest_angle
+from inosgd.shown import rounded_up
 
 MOST_OWNERS = 12
 """With more owners than this, a table for people shows the strictest, the median and the most liberal one."""
+
+NEARLY_ALL = 0.02
+"""A budget of which less than this share is left is used."""
 
 CURVE_NOISE_SCALES = (1.0, 2.0, 3.0, 4.0)
 CURVE_RATES = (0.01, 0.02, 0.05, 0.1)
@@ -47,8 +51,30 @@ def describe_plan(plan: Plan, profile: bool, everyone: bool) -> dict[str, Any]:
         "signal_ratio": signal_ratio(plan),
         "widest_angle": widest_angle(plan),
         "owner_count": len(plan.table),
+        "gains": gains_by_more(plan),
         "owners": rows,
     }
+
+
+def gains_by_more(plan: Plan) -> str:
+    """What owners would gain by allowing more, in a sentence; from the plan alone.
+
+    An owner whose budget is not used up is held back by a cap, not by its budget: more of it would change nothing.
+    """
+    table = plan.table
+    rows = np.flatnonzero(table.sizes > 0)
+    held_back = rows[plan.spent[rows] < (1 - NEARLY_ALL) * table.epsilons[rows]]
+    binding = [table.names[row] for row in rows if row not in held_back]
+    if not len(held_back):
+        return "Every owner's budget is used: whoever allows more is heard more loudly."
+    first = int(held_back[0])
+    others = f" and {len(held_back) - 1} more" if len(held_back) > 1 else ""
+    named = " and ".join(binding) if len(binding) < 3 else f"{binding[0]}, {binding[1]} and others"
+    return (
+        f"{table.names[first]}{others} would gain nothing by allowing more: of ε {table.epsilons[first]:g} the plan "
+        f"uses {rounded_up(float(plan.spent[first]))}. What {named} allow{'s' if len(binding) == 1 else ''} is used up, "
+        "and more of it would be used too."
+    )
 
 
 def compare_variants(planned: Callable[[str], Plan]) -> dict[str, Any]:

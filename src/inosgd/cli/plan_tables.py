@@ -11,6 +11,11 @@ from inosgd.accounting.profile import RiskProfile
 from inosgd.cli.console import compact, plain_table
 from inosgd.shown import rounded_up
 
+AUTO_PLAN = (
+    "This is the plan of `auto`: fair shares, so that liberal owners add to what is learnt and do not drown out the "
+    "strict ones. "
+)
+
 
 def plan_tables(described: dict[str, Any]) -> list[Table | str]:
     """A plan, its risks where they were asked for, and what the columns mean."""
@@ -32,6 +37,7 @@ def plan_tables(described: dict[str, Any]) -> list[Table | str]:
         f"largest signal is {described['signal_ratio']:.3g} times the smallest: every owner's loss can fall "
         f"up to an angle of {described['widest_angle']:.0f}° between gradients."
     )
+    shown.append(f"{AUTO_PLAN if described['variant'] == 'fair' else ''}{described['gains']}")
     shown.append(f"A learning rate of 1 in noise units is {described['rate_of_noise_unit']:.4g} in the usual unit.")
     shown.append(
         "a step: expected examples in a batch; signal: what an owner contributes over the noise; spent: of ε, for each "

@@ -1,0 +1,80 @@
+"""The frontier: rates from validation seeds, paired and corrected differences, and a page that says what fails."""
+
+from __future__ import annotations
+
+import pytest
+
+from inosgd.compare.entrant import entrants
+from inosgd.method import AUTO, DP_SGD, INO_SGD
+from inosgd.paper import frontier
+from inosgd.paper.frontier import FRONTIER, Entry, ablated, measure
+from inosgd.paper.frontier_report import held_against, holm, render
+from inosgd.paper.own import dealt_out, digits_study, hospitals
+from inosgd.parallel.workers import Workers
+from inosgd.study.built_in import STUDIES
+
+ONE = Workers(jobs=1)
+TEST_STUDIES = {"CF-PC", "CM-PC", "SU-LS", "digits-hospitals", "x-ray-hospitals"}
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    study = STUDIES["digits"].changed({"steps": 3, "accountant": "rdp"})
+    monkeypatch.setattr(Entry, "study", lambda self, data: study)
+    monkeypatch.setattr(frontier, "FACTORS", (1.0, 2.0))
+    monkeypatch.setattr(frontier, "entered", lambda _: entrants([DP_SGD, INO_SGD, AUTO], ["sample"]))
+    return study
+
+
+def test_every_method_has_its_own_rate_and_all_share_the_seeds(quick, tmp_path):
+    seen = []
+    asked = Entry("digits", 0.02, 2, ablation=True)
+    measured = measure(asked, tmp_path, tmp_path / "cache", workers=ONE, notice=seen.append)
+    tried_by = {label: set(tried) for label, (_, tried) in measured.rates.items()}
+    assert tried_by == {label: {0.02, 0.04} for label in ("dp-sgd", "ino-sgd", "auto")}
+    for rate, tried in measured.rates.values():
+        assert tried[rate] == max(tried.values())
+    assert all([result.seed for result in rows] == [0, 1] for rows in measured.rows.values())
+    assert measured.rows["auto"][0].final.last_iterate is not None
+    assert set(measured.ablation) == {"plain loss", "with a tail", "plan `sample`", "plan `uniform`", "classes counted"}
+    page = render([measured])
+    assert "Not trained yet: breast-cancer" in page
+    assert "Against dp-sgd: better in both measures in" in page
+    seen.clear()
+    measure(asked, tmp_path, tmp_path / "cache", workers=ONE, notice=seen.append)
+    assert not seen
+
+
+def test_what_is_ahead_by_chance_is_not_called_better(quick, tmp_path):
+    measured = measure(Entry("digits", 0.02, 2), tmp_path, tmp_path / "cache")
+    same = frontier.Measured(
+        measured.entry, quick, measured.rates, {**measured.rows, "dp-sgd": measured.rows["auto"]}, {}
+    )
+    assert not any(held.better or held.worse for held in held_against([same], "dp-sgd"))
+
+
+def test_the_correction_is_holms():
+    assert holm([0.01, 0.02, 0.03, 0.04]) == [0.04, 0.06, 0.06, 0.06]
+    assert holm([0.5, 0.9]) == [1.0, 1.0]
+
+
+def test_the_rule_was_not_found_on_the_studies_that_test_it():
+    assert {entry.name for entry in FRONTIER if not entry.found_on} == TEST_STUDIES
+
+
+def test_a_part_is_taken_away_at_a_time():
+    rows = {label: (study, entrant) for label, study, entrant in ablated(STUDIES["digits"])}
+    whole = AUTO.adjustment
+    assert rows["plain loss"][1].method.adjustment is None
+    assert rows["with a tail"][1].method.importance is not None
+    assert rows["plan `uniform`"][1].method.variant == "uniform"
+    assert all(rows[label][1].method.adjustment == whole for label in rows if label != "plain loss")
+    assert rows["classes counted"][0].split(0).shares is None
+
+
+def test_owners_of_our_own_studies_hold_mixtures():
+    assert [round(budget.epsilon, 2) for budget in hospitals(3, 0.5, 8.0).values()] == [0.5, 2.0, 8.0]
+    data = digits_study().split(0)
+    shares = data.shares.rows_for(data.owners.table.names)
+    assert ((shares > 0.02).sum(axis=1) >= 3).all()
+    assert (dealt_out(data.class_numbers, 6) == dealt_out(data.class_numbers, 6)).all()
