@@ -106,13 +106,15 @@ class RunningAverage:
             self.count, self._mean = 0, {}
             return
         self.count += 1
-        weight = self.averaging.weight(self.count)
-        for name, parameter in trainable_parameters(model).items():
-            now = parameter.detach().double()
-            if self.count == 1:
-                self._mean[name] = now.clone()
-            else:
-                self._mean[name].add_(now - self._mean[name], alpha=weight)
+        parameters = trainable_parameters(model)
+        if self.count == 1:
+            self._mean = {
+                name: parameter.detach().to(torch.float64, copy=True) for name, parameter in parameters.items()
+            }
+            return
+        weight, means = self.averaging.weight(self.count), list(self._mean.values())
+        torch._foreach_mul_(means, 1 - weight)
+        torch._foreach_add_(means, [parameter.detach() for parameter in parameters.values()], alpha=weight)
 
     @contextmanager
     def in_place_of(self, model: nn.Module) -> Iterator[nn.Module]:

@@ -15,6 +15,6 @@ def test_who_would_gain_by_allowing_more_is_said():
     config = PlanConfig(steps=50, variant="fair", expected_batch_size=128, clipping_threshold=1.0)
     capped = gains_by_more(make_plan(table, config, verify=False))
     assert capped.startswith("liberal would gain nothing by allowing more: of ε 8 the plan uses")
-    assert "What strict allows is used up" in capped
+    assert "What strict allows is used" in capped
     used = gains_by_more(make_plan(table, replace(config, variant="scale"), verify=False))
     assert used == "Every owner's budget is used: whoever allows more is heard more loudly."

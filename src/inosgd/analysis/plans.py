@@ -72,7 +72,7 @@ def gains_by_more(plan: Plan) -> str:
     named = " and ".join(binding) if len(binding) < 3 else f"{binding[0]}, {binding[1]} and others"
     return (
         f"{table.names[first]}{others} would gain nothing by allowing more: of ε {table.epsilons[first]:g} the plan "
-        f"uses {rounded_up(float(plan.spent[first]))}. What {named} allow{'s' if len(binding) == 1 else ''} is used up, "
+        f"uses {rounded_up(float(plan.spent[first]))}. What {named} allow{'s' if len(binding) == 1 else ''} is used, "
         "and more of it would be used too."
     )
 

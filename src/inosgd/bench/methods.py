@@ -17,7 +17,14 @@ from inosgd._arrays import FloatArray
 from inosgd.averaging import Averaging, RunningAverage
 from inosgd.clipping import FlatClipping
 from inosgd.errors import InvalidArgumentError
-from inosgd.gradients import BookkeepingEngine, GradientEngine, Measured, ReferenceEngine, supervised
+from inosgd.gradients import (
+    BookkeepingEngine,
+    ExampleLosses,
+    GradientEngine,
+    Measured,
+    ReferenceEngine,
+    supervised,
+)
 from inosgd.importance import BetaTail, Tail, importance_weights
 from inosgd.order import DESCENDING_LOSS, Candidates
 from inosgd.plan import Terms
@@ -56,7 +63,12 @@ def plain_channels_last(model: nn.Module, inputs: torch.Tensor, targets: torch.T
 
 
 def private(
-    engine: GradientEngine, model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, weights: Weights
+    engine: GradientEngine,
+    model: nn.Module,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+    weights: Weights,
+    losses: ExampleLosses = _LOSSES,
 ) -> Step:
     """Norms, weights, clipping, weighted sum, noise, update: the whole private step."""
     flat = [parameter.detach().view(-1) for parameter in model.parameters()]  # they share the parameters' memory
@@ -65,7 +77,7 @@ def private(
     clipping, room = FlatClipping(), _room(len(inputs), flat[0].dtype)
 
     def step() -> None:
-        with engine.on(model, _LOSSES, (inputs, targets)) as gradients:
+        with engine.on(model, losses, (inputs, targets)) as gradients:
             measured = gradients.measure()
             factors = clipping.factors(measured.grad_norms, thresholds)
             total = gradients.weighted_sum(weights(measured) * factors, room.error).to(flat[0].dtype)
@@ -160,8 +172,12 @@ METHODS: dict[str, Callable[[nn.Module, torch.Tensor, torch.Tensor], Step]] = {
 }
 
 
-def _averaged(step: Step, model: nn.Module) -> Step:
-    average = RunningAverage(Averaging("exponential"), steps=1)
+def _as_it_is(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> Step:
+    return private(BookkeepingEngine(), model, inputs, targets, ordered)
+
+
+def _averaged(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> Step:
+    average, step = RunningAverage(Averaging("exponential"), steps=1), _as_it_is(model, inputs, targets)
 
     def both() -> None:
         step()
@@ -170,9 +186,16 @@ def _averaged(step: Step, model: nn.Module) -> Step:
     return both
 
 
-ADDITIONS: dict[str, Callable[[Step, nn.Module], Step]] = {
-    "the same code twice": lambda step, _: step,
+def _adjusted(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> Step:
+    classes = model(inputs[:1]).shape[1]
+    losses = _LOSSES.with_offsets(np.linspace(-1.0, 1.0, classes))
+    return private(BookkeepingEngine(), model, inputs, targets, ordered, losses)
+
+
+ADDITIONS: dict[str, Callable[[nn.Module, torch.Tensor, torch.Tensor], Step]] = {
+    "the same code twice": _as_it_is,
     "averaging": _averaged,
+    "adjusted loss": _adjusted,
 }
 """What may be added to a private step, beside nothing at all: how far that is from 1 is what the machine adds."""
 

@@ -177,9 +177,8 @@ def _ino_over_idp(repeats: int) -> float:
 
 def _added(name: str, repeats: int) -> float:
     """The median ratio of a step with an addition and the same without."""
-    model, inputs, targets = MODELS["cifar"].make(batch_size=1024)
-    step = private(BookkeepingEngine(), model, inputs, targets, ordered)
-    return _ratio_in_turns(ADDITIONS[name](step, model), step, repeats)
+    made = MODELS["cifar"].make(batch_size=1024)
+    return _ratio_in_turns(ADDITIONS[name](*made), private(BookkeepingEngine(), *made, ordered), repeats)
 
 
 def _ratio_in_turns(first: Step, second: Step, repeats: int) -> float:
