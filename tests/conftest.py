@@ -87,10 +87,12 @@ def _engine_and_plans_are_trusted(request: pytest.FixtureRequest) -> Iterator[No
 
 @pytest.fixture
 def engine_tries_models(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In those folders, for a test of what engines refuse."""
+    """In those folders, for a test of what engines find in new models."""
     from inosgd.gradients.values import check_values
+    from tests.gradients.conftest import PROBED_SIZES
 
     monkeypatch.setattr("inosgd.gradients.checks.check_values", check_values)
+    monkeypatch.setattr("inosgd.gradients.invariance._sizes", PROBED_SIZES)
 
 
 @pytest.fixture

@@ -6,12 +6,13 @@ import dataclasses
 import json
 from functools import partial
 
+import cloudpickle
 import numpy as np
 import pytest
 
 from inosgd.compare import views
 from inosgd.compare.common import Common
-from inosgd.compare.comparison import compare, missing_tasks, open_store
+from inosgd.compare.comparison import Task, compare, missing_tasks, open_store, train_task
 from inosgd.compare.entrant import Entrant, as_entered
 from inosgd.compare.results import KEY, Result, result_key
 from inosgd.errors import InosgdError, InvalidArgumentError
@@ -22,6 +23,7 @@ from inosgd.paper.registry import study_of
 from inosgd.parallel.workers import Workers
 from inosgd.plan_config import Fairness
 from inosgd.study.study import for_validation
+from tests.processes import forked
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +49,19 @@ def rows(store, variant="sample", seeds=range(3)):
     return {row.label: store.of(row, seeds) for row in methods(variant)}
 
 
+def send_trained(pipe, packed: bytes) -> None:
+    pipe.send_bytes(cloudpickle.dumps(train_task(cloudpickle.loads(packed))))
+
+
+def test_another_process_has_the_same_result(study, finished):
+    entrant = methods("sample")[2]
+    with forked(send_trained, cloudpickle.dumps(Task(study, entrant, seed=0))) as (pipe, _):
+        result = cloudpickle.loads(pipe.recv_bytes())
+    here = finished.results[result_key(entrant, 0)]
+    assert [point.to_json() for point in result.curve] == [point.to_json() for point in here.curve]
+
+
+@pytest.mark.long  # two new processes, which take seconds to import torch
 def test_processes_do_not_change_results(study, finished, tmp_path):
     parallel = store_of(study, tmp_path)
     list(compare(study, methods("sample")[1:], range(1), parallel, workers=Workers(jobs=2)))

@@ -1,10 +1,11 @@
 """Code blocks of the documentation: found, and run as a reader would run them, in one folder per page.
 
 Python blocks of a page share one namespace. Of a shell block, lines that begin with ``inosgd`` are run inside this
-process. Two comments may stand in the line before a block:
+process. One of these comments may stand in the line before a block:
 
     <!-- not run: REASON -->      the block is shown and not run
     <!-- run with: ARGUMENTS -->  the arguments are added to each of its commands, to keep the tests fast
+    <!-- run for: STEPS -->       the studies that its commands write are trained for so many steps, likewise
     <!-- run if: PACKAGE -->      the block is about another package, and run where that is installed
 """
 
@@ -27,7 +28,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 RUN = ("python", "bash")
 
 _BLOCK = re.compile(
-    r"^(?P<indent>[ ]*)(?:<!--[ ](?P<marker>not[ ]run|run[ ]with|run[ ]if):[ ]*(?P<said>.*?)[ ]*-->\n\s*)?"
+    r"^(?P<indent>[ ]*)(?:<!--[ ](?P<marker>not[ ]run|run[ ]with|run[ ]for|run[ ]if):[ ]*(?P<said>.*?)[ ]*-->\n\s*)?"
     r"^[ ]*```(?P<language>\w*)[^\n]*\n(?P<code>.*?)^[ ]*```$",
     flags=re.MULTILINE | re.DOTALL,
 )
@@ -81,6 +82,8 @@ def run_page(page: Path) -> None:
         else:
             for command in block.commands:
                 run_command([*command, *block.extra_arguments], f"{page.name}, line {block.line}")
+                if block.marker == "run for":
+                    _train_for(block.said, Path(command[2]))
 
 
 def _run_python(block: Block, page: Path, namespace: dict[str, Any]) -> None:
@@ -97,11 +100,8 @@ def run_command(words: list[str], place: str) -> None:
     outcome = CliRunner().invoke(app, words[1:], catch_exceptions=False)
     if outcome.exit_code:
         raise AssertionError(f"{place}: {shlex.join(words)} ended with {outcome.exit_code}:\n{outcome.output}")
-    if words[1] == "new":
-        _train_shortly(Path(words[2]))
 
 
-def _train_shortly(study: Path) -> None:
-    """Let the study of a new file be trained for a few steps, to keep the tests fast."""
+def _train_for(steps: str, study: Path) -> None:
     text = study.read_text(encoding="utf-8")
-    study.write_text(re.sub(r"^steps = \d+", "steps = 10", text, flags=re.MULTILINE), encoding="utf-8")
+    study.write_text(re.sub(r"^steps = \d+", f"steps = {steps}", text, flags=re.MULTILINE), encoding="utf-8")

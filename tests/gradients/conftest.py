@@ -8,6 +8,8 @@ import pytest
 
 from inosgd.gradients import invariance
 
+PROBED_SIZES = invariance._sizes
+
 
 def leave_values_unchecked(patched: pytest.MonkeyPatch) -> None:
     patched.setattr("inosgd.gradients.checks.check_values", lambda *_, **__: True)

@@ -27,6 +27,8 @@ from inosgd import (
 from inosgd.errors import InvalidArgumentError
 from inosgd.plan import Phase, Terms
 
+pytestmark = pytest.mark.usefixtures("engine_tries_models")
+
 COUNT, PLANTED = 40, 31337.424242
 ENGINES = {
     "bookkeeping": BookkeepingEngine(),

@@ -203,7 +203,7 @@ def test_descriptions_of_sensitive_values_hold_no_content(study, tmp_path):
     assert not [key for key in keys if key in shown]
 
 
-def test_errors_of_a_failing_model_hold_nothing_planted(study, tmp_path):
+def test_errors_of_a_failing_model_hold_nothing_planted(study, tmp_path, engine_tries_models):
     """Every error of ours that a batch can cause, with planted values in the batch."""
     prepared = prepare(study_from(read_study(study)))
     for number, spoil in enumerate((lambda x: x.mean(), lambda x: x[:-1], lambda x: x.long(), lambda x: x + x.sum())):

@@ -27,11 +27,21 @@ def tiny(name: str):
     return study.changed({"steps": 2, "expected_batch_size": 8.0, "accountant": "rdp"})
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_two_steps_of_every_row(name):
+def trained(name: str):
     study = tiny(name)
     entrant = next(row for row in methods(study.config.plan.variant) if row.label == "ino-sgd")
-    result = train_task(Task(study, entrant, seed=0))
+    return train_task(Task(study, entrant, seed=0))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", SETTINGS)
+def test_engines_accept_the_model_of_every_row(name, engine_tries_models):
+    assert trained(name).final.step == 2
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_two_steps_of_every_row(name):
+    result = trained(name)
     assert result.final.step == 2
     assert result.terms.spent_share <= 1
     assert result.entrant["variant"] == SETTINGS[name].variant
