@@ -34,17 +34,9 @@ from inosgd.training import model_digest
 from inosgd.tuning.candidates import Candidate
 from inosgd.tuning.trials import TrialTask, run_trial
 from tests import tiny
-from tests.gradients.conftest import engine_trusted, sizes_unprobed, values_unchecked
 from tests.studies import written_study
 
-__all__ = ["engine_trusted", "sizes_unprobed", "values_unchecked"]
-
 BOTH = [Averaging("exponential", decay=0.7), Averaging("tail", share=0.5)]
-
-
-@pytest.fixture(autouse=True)
-def _engine_trusted(engine_trusted):
-    pass
 
 
 def weights_of(averaging: Averaging, steps: int, now: int) -> np.ndarray:

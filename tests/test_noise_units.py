@@ -19,17 +19,9 @@ from inosgd.runs.resuming import begin, resume, train_durably
 from inosgd.study.config import OPTIMIZERS, TrainingConfig
 from inosgd.study.study import Study
 from tests import tiny
-from tests.gradients.conftest import engine_trusted, sizes_unprobed, values_unchecked
 from tests.studies import written_study
 
-__all__ = ["engine_trusted", "sizes_unprobed", "values_unchecked"]
-
 ETA = 0.05
-
-
-@pytest.fixture(autouse=True)
-def _engine_trusted(engine_trusted):
-    pass
 
 
 def in_unit(plan: Plan, unit: str):

@@ -15,16 +15,8 @@ from inosgd.optimizers import CorrectedAdam
 from inosgd.plan import Phase
 from inosgd.runs.saving import restore, write_checkpoint
 from tests import tiny
-from tests.gradients.conftest import engine_trusted, sizes_unprobed, values_unchecked
-
-__all__ = ["engine_trusted", "sizes_unprobed", "values_unchecked"]
 
 BETAS, LR, EPS = (0.8, 0.95), 0.05, 1e-8
-
-
-@pytest.fixture(autouse=True)
-def _engine_trusted(engine_trusted):
-    pass
 
 
 def recomputed(gradients: np.ndarray, variances: np.ndarray, floor: float, weight_decay: float = 0.0) -> np.ndarray:
