@@ -44,7 +44,7 @@ from inosgd.owners import Owners, OwnerTable
 from inosgd.plan import Phase, Plan, Terms
 from inosgd.randomness import SeededSource
 from inosgd.streams import Streams
-from inosgd.training import Trainer, TrainingState
+from inosgd.training import Trainer, TrainingState, Under
 
 # Models ---------------------------------------------------------------------------------------------------------------
 
@@ -386,9 +386,10 @@ def trainer_of(case: Case, batch: Batch, settings: Settings) -> Trainer:
 
 def released(trainer: Trainer, model: nn.Module, indices: np.ndarray) -> torch.Tensor:
     """What a step on the examples at ``indices`` would release without noise, by the code of `train_step` itself."""
-    nothing = SimpleNamespace(record=lambda *_, **__: None)  # for optimizer and ledger, which have no part in it
+    nothing = SimpleNamespace(record=lambda *_, **__: None, param_groups=[])  # optimizer and ledger have no part in it
     state = TrainingState(model, nothing, nothing, Streams.of(SeededSource(0)))
-    state.sampler, state.sampler_terms = SimpleNamespace(draw=lambda _: indices), trainer.plan.at(0)
+    terms = trainer.plan.at(0)
+    state.under = Under(terms, SimpleNamespace(draw=lambda _: indices), trainer.losses_under(terms, trainer.shares))
     return summed(trainer, state).value.detach().double()
 
 

@@ -705,7 +705,7 @@ def resumed_with_other_streams(peers: Peers, folder: Path) -> None:
     optimizer = torch.optim.SGD(network.parameters(), lr=0.5, momentum=0.5)
     run = RunFolder.open(folder)
     with run.lock() if peers.first else nullcontext(run) as locked:
-        state = resume(locked, trainer, network, optimizer, peers.source(5)).state
+        state = resume(locked, trainer, network, optimizer, peers.source(5), also=averaging()).state
         try:
             state.streams.noise.words(1)  # in all processes: they agree, and the ledger does not
             train_step(trainer, state)

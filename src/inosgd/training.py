@@ -310,6 +310,7 @@ def _check_same_everywhere(trainer: Trainer, state: TrainingState) -> None:
         examples=len(trainer.store),
         method=trainer.method.to_json(),
         shares=None if trainer.shares is None else trainer.shares.to_json(),
+        labels=None if trainer.labels is None else np.asarray(trainer.labels.numbers, dtype=np.int64).tobytes(),
         engine=type(trainer.engine).__name__,
         optimizer=state.optimizer,
         learning_rate_unit=trainer.learning_rate_unit,

@@ -190,7 +190,7 @@ def test_the_run_folder_holds_no_example_and_is_private(inosgd, tmp_path):
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert [line["step"] for line in lines] == [6, 12]
     aggregates = {"overall", "worst", "worst_half", "imbalance", "loss", "owners", "classes", "members", "predicted"}
-    assert set(lines[0]) == aggregates | {"step", "scored_by", "examples", "measures", "guessing"}
+    assert set(lines[0]) == aggregates | {"step", "scored_by", "examples", "measures", "guessing", "last_iterate"}
     assert lines[0]["measures"] == {} != lines[1]["measures"]
 
 

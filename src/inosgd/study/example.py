@@ -141,6 +141,12 @@ optimizer = "sgd"                 # "sgd"; "adam", "adam-corrected", "adamw", "r
 learning_rate = 0.08
 learning_rate_unit = "noise"      # the rate carries over to other plans and budgets; "batch" for the usual unit""",
             "@EVALUATION@": "per_class = true\n",
+            "@SHARES@": """
+# [shares]                        # which share of each owner's rows is of each class; "auto" adjusts the loss by it
+# count = true                    # counted with noise, under the budgets; or declared, if it is public anyway:
+# [shares.owners]
+# hospital_a = { benign = 0.4, malignant = 0.6 }
+""",
         },
     ),
     "regression": Example(
@@ -163,6 +169,7 @@ optimizer = "sgd"                 # "sgd"; "adam", "adam-corrected", "adamw", "r
 learning_rate = 0.01
 learning_rate_unit = "noise"      # the rate carries over to other plans and budgets; "batch" for the usual unit""",
             "@EVALUATION@": "",
+            "@SHARES@": "",
         },
     ),
 }
@@ -214,7 +221,7 @@ delta = 1e-5                      # well below 1 / rows
 hospital_a = 1.0
 hospital_b = 2.0
 clinic = 8.0                      # or { epsilon = 8.0, delta = 1e-6 }
-
+@SHARES@
 [model]
 name = "mlp"                      # "mlp", "cnn", "lstm", or "package.module:factory" with --allow-factory
 arguments = { hidden = [16] }
