@@ -145,3 +145,11 @@ def test_regression_and_studies_without_shares_cannot_be_adjusted():
         settled(config, dataclasses.replace(data, shares=None))
     with pytest.raises(InvalidArgumentError, match="regression has no classes"):
         settled(config, dataclasses.replace(data, task=regression(["dose"])))
+
+
+def test_what_a_file_leaves_out_is_the_methods_own(tmp_path):
+    changes = (('method = "idp-sgd"\nvariant = "scale"\n', 'method = "auto"\n'), ADJUSTED)
+    whole = written_study(tmp_path, *changes).config.method.adjustment
+    part = written_study(tmp_path, *changes, ('target = "classes"\n', "")).config.method.adjustment
+    assert (whole, part) == (Adjustment(1.5, "classes"), Adjustment(1.5, "owners"))
+    assert written_study(tmp_path, COUNTED).config.method.adjustment == Adjustment()

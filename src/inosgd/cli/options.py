@@ -39,6 +39,10 @@ STUDY_SETTINGS: Mapping[str, type] = {
     "learning_rate": float,
     "clipping_threshold": float,
     "expected_batch_size": float,
+    "learning_rate_unit": str,
+    "averaging": str,
+    "adjustment.tau": float,
+    "adjustment.target": str,
     **PLAN_SETTINGS,
 }
 """Those that ``--set`` takes where there is a study."""

@@ -116,12 +116,14 @@ def _method(training: TrainingSection) -> Method:
         variant=training.variant or method.variant,
         importance=method.importance if training.tail is None else _importance(training.tail),
         order=method.order if training.order is None else ORDERS[training.order],
-        adjustment=method.adjustment if training.adjustment is None else _adjustment(training.adjustment),
+        adjustment=_adjustment(training.adjustment, method.adjustment),
     )
 
 
-def _adjustment(section: AdjustmentSection) -> Adjustment:
-    return Adjustment(section.tau, section.target)
+def _adjustment(section: AdjustmentSection | None, own: Adjustment | None) -> Adjustment | None:
+    if section is None:
+        return own
+    return replace(own or Adjustment(), **section.model_dump(exclude_none=True))
 
 
 def _averaging(training: TrainingSection) -> Averaging | None:

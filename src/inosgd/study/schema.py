@@ -221,10 +221,10 @@ class FairnessSection(_Section):
 
 
 class AdjustmentSection(_Section):
-    """How unequal signals are taken out of the loss; see `inosgd.adjustment`."""
+    """How unequal signals are taken out of the loss; what is not given is the method's own, see `inosgd.adjustment`."""
 
-    tau: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] = 1.0
-    target: Literal["natural", "owners", "classes"] = "natural"
+    tau: Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)] | None = None
+    target: Literal["natural", "owners", "classes"] | None = None
 
 
 class TrainingSection(_Section):

@@ -54,6 +54,9 @@ KEYS: Mapping[str, type] = {
     "learning_rate": float,
     "clipping_threshold": float,
     "tail.share": float,
+    "adjustment.tau": float,
+    "adjustment.target": str,
+    "averaging": str,
 }
 """What can be tuned: keys of the training section and their types, in the order in which they are combined."""
 
