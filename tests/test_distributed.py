@@ -38,8 +38,11 @@ from inosgd import (
     training,
 )
 from inosgd import distributed as module
+from inosgd.adjustment import Adjustment
 from inosgd.averaging import Averaging, RunningAverage
+from inosgd.class_shares import ClassShares
 from inosgd.clipping import AutoClipping
+from inosgd.counting import Labels
 from inosgd.distributed import ALONE, Peers, SharedBatch, connect
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, ReferenceEngine
@@ -74,6 +77,7 @@ class Case:
     epsilon: float = 1e9
     dropout: float = 0.0
     seed: int | None = 5
+    shares: str | None = None
 
     def trainer(self, peers: Peers) -> Trainer:
         generator = torch.Generator().manual_seed(1)
@@ -85,12 +89,18 @@ class Case:
         owners = Owners.from_labels(names, {name: Budget(epsilon=self.epsilon, delta=1e-5) for name in "ab"})
         terms = Terms.for_owners(owners.table, np.array(self.rates), np.array([0.2, 0.5]), self.noise)
         spent = np.full(2, self.epsilon if self.noise else 0.0)
-        plan = Plan(owners.table, (Phase(STEPS, terms),), "rdp", spent)
+        count = Terms(np.ones(2), np.full(2, 0.2), 1.0, float(COUNT)) if self.shares == "counted" else None
+        plan = Plan(owners.table, (Phase(STEPS, terms),), "rdp", spent, count=count)
         method = dataclasses.replace(METHODS[self.method], order=ORDERS[self.order])
         if self.auto:
             method = dataclasses.replace(method, clipping=AutoClipping())
         engine = ReferenceEngine() if self.engine == "reference" else BookkeepingEngine()
-        return Trainer(plan, owners, (inputs, targets), LOSSES, method, engine, peers)
+        if self.shares is None:
+            return Trainer(plan, owners, (inputs, targets), LOSSES, method, engine, peers)
+        method = dataclasses.replace(method, adjustment=Adjustment(1.5))
+        declared = ClassShares.declared({"a": {"x": 0.2, "y": 0.8}, "b": {"x": 0.7, "y": 0.3}}, "xy")
+        shares, labels = (declared, None) if count is None else (None, Labels(("x", "y"), targets.numpy()))
+        return Trainer(plan, owners, (inputs, targets), LOSSES, method, engine, peers, shares, labels)
 
     def state(self, trainer: Trainer, ledger: Ledger | None = None) -> TrainingState:
         network = model(self.dtype, self.dropout)
@@ -167,6 +177,8 @@ EACH_ORDER = [
 ]
 """Every method, every type and every order: with importance, which is what an order is for."""
 SPECIAL = {
+    "adjusted": Case(shares="declared"),
+    "counted": Case(shares="counted"),
     "often empty": Case(rates=(0.005, 0.01)),
     "always empty": Case(rates=(1e-12, 1e-12)),
     "whole data": Case(rates=(1.0, 1.0)),
