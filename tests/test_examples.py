@@ -115,5 +115,7 @@ class Endless(IterableDataset):
     [(DataLoader(TensorDataset(ROWS)), "loader.dataset"), (Endless(), "a map-style Dataset or tensors")],
 )
 def test_what_draws_its_own_batches_is_refused(examples, instead):
-    with pytest.raises(InvalidArgumentError, match=f"examples: a {type(examples).__name__} decides .* give .*{instead}"):
+    with pytest.raises(
+        InvalidArgumentError, match=f"examples: a {type(examples).__name__} decides .* give .*{instead}"
+    ):
         as_store(examples)

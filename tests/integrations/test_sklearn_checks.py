@@ -7,6 +7,7 @@ import warnings
 import numpy as np
 from sklearn.base import is_regressor
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn.utils.multiclass import check_classification_targets
 
 from inosgd.integrations.sklearn import PrivateClassifier, PrivateRegressor
 
@@ -36,8 +37,12 @@ class Supplied:
 
 
 class CheckedClassifier(Supplied, PrivateClassifier):
-    def _declared_classes(self, y):
-        return np.unique(y)
+    def _targets(self, y):
+        check_classification_targets(y)
+        named = PrivateClassifier(classes=np.unique(y))
+        task, targets = named._targets(y)
+        self.classes_ = named.classes_
+        return task, targets
 
 
 class CheckedRegressor(Supplied, PrivateRegressor):

@@ -75,10 +75,10 @@ def log_public(to: str | os.PathLike[str] | TextIO | Emit, *, steps: int = 100) 
 
 
 def as_line(numbers: Mapping[str, Any]) -> str:
-    """The numbers as one line of JSON; infinite ones as text, which JSON numbers cannot hold.
+    """The numbers as one line of JSON; infinite epsilons as text, which JSON numbers cannot hold.
 
-    >>> as_line({"step": 1, "epsilon": {"a": math.inf}})
-    '{"step": 1, "epsilon": {"a": "inf"}}\\n'
+    >>> as_line({"step": 1, "epsilon": {"a": math.inf}}).strip()
+    '{"step": 1, "epsilon": {"a": "inf"}}'
     """
     epsilons = {name: each if math.isfinite(each) else "inf" for name, each in numbers["epsilon"].items()}
     return json.dumps({**numbers, "epsilon": epsilons}, allow_nan=False) + "\n"

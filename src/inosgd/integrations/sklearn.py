@@ -25,7 +25,6 @@ from __future__ import annotations
 import copy
 import json
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
@@ -37,6 +36,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from inosgd import _validate
 from inosgd._arrays import FloatArray
+from inosgd._extras import needs
 from inosgd.analysis.measures import softmax
 from inosgd.analysis.task import Task, classification, in_units, regression, scaled
 from inosgd.class_shares import ClassShares
@@ -55,16 +55,16 @@ from inosgd.study.study import Groups, LabelledExamples, Study, StudyData
 from inosgd.training import TrainingState
 from inosgd.training import fit as train
 
-# isort: split
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+with needs("data"):
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, validate_data
 
 Limits = tuple[float, float]
 Factory = Callable[..., nn.Module]
 
 BLOCK = 256
-"""Rows that pass a model at once in predictions, always as many: a row's outputs have the same bits beside any others."""
+"""Rows that pass a model at once in predictions; always as many, so that a row has the same bits beside any others."""
 
 TUNING = (
     "To choose settings on private data, use `inosgd tune --private` (docs/tuning.md), which has a price for the whole "
@@ -72,18 +72,8 @@ TUNING = (
 )
 
 
-class _PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
-    """What classifier and regressor have in common."""
-
-    model: Sequence[int] | Factory
-    method: str | Method
-    steps: int
-    expected_batch_size: float
-    clipping_threshold: float
-    learning_rate: float
-    ranges: Limits | Sequence[Limits] | None
-    random_state: int | None
-    count_classes: bool = False
+class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
+    """What classifier and regressor have in common; each has ``_targets``, from ``y`` to a task and a tensor."""
 
     def fit(
         self,
@@ -107,34 +97,27 @@ class _PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             InvalidArgumentError: Without owners or budgets, in a clone, or for values outside their public ranges.
         """
         if owners is None or budgets is None:
-            missing = "owners" if owners is None else "budgets"
             raise InvalidArgumentError(
-                f"{missing}=None: a private estimator is fitted by fit(X, y, owners=..., budgets=...), since without "
-                f"owners there are no budgets to keep; GridSearchCV, cross_val_score and their like give none. {TUNING}"
+                f"{'owners' if owners is None else 'budgets'}=None: a private estimator is fitted by fit(X, y, "
+                "owners=..., budgets=...), since without owners there are no budgets to keep; GridSearchCV, "
+                f"cross_val_score and their like give none. {TUNING}"
             )
         self._refuse_clone()
         if isinstance(X, DataLoader | Dataset):
-            raise InvalidArgumentError(
-                f"X: a {type(X).__name__}; give an array with a row per example, or train a data set with "
-                "inosgd.Trainer"
-            )
+            fix = "give an array with a row per example, or train a data set with inosgd.Trainer"
+            raise InvalidArgumentError(f"X: a {type(X).__name__}; {fix}")
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=isinstance(self, RegressorMixin))  # noqa: N806
         data = self._study_data(X, y, Owners.from_labels(owners, budgets, delta=delta))
         config = settled(self._config(), data)
-        study = Study(
-            name="scikit-learn",
-            description="arrays that were given to a scikit-learn estimator",
-            origin=json.dumps({"kind": "scikit-learn"}),
-            config=config,
-            model_name="perceptron" if not callable(self.model) else "factory",
-            split=lambda _: data,
-            model=self._network,
-        )
+        origin = json.dumps({"kind": "scikit-learn"})
+        study = Study("scikit-learn", "arrays with owners", origin, config, "model", lambda _: data, self._network)
         built = build(study, data, plan_once(config, data.owners.table), seed=self.random_state or 0)
         source = source_for(self.random_state)
         state = TrainingState.start(built.trainer, built.model, built.optimizer, source, also=built.also)
-        self._keep(data.task, train(built.trainer, state))
-        self.plan_ = built.trainer.plan
+        with train(built.trainer, state).result() as model:
+            self.model_ = copy.deepcopy(model)
+        self._task, self.plan_, self.ledger_ = data.task, built.trainer.plan, state.ledger
+        self.spent_ = dict(zip(state.ledger.table.names, map(float, state.ledger.spent()), strict=True))
         return self
 
     def __sklearn_clone__(self) -> Self:
@@ -150,38 +133,27 @@ class _PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
                 f"{TUNING}; for a single training, construct a new estimator"
             )
 
-    @abstractmethod
-    def _targets(self, y: npt.NDArray[Any]) -> tuple[Task, torch.Tensor]:
-        """The task, from public facts, and the targets as a model is trained on them."""
-
     def _study_data(self, inputs: FloatArray, y: npt.NDArray[Any], owners: Owners) -> StudyData:
         limits = self._limits(inputs.shape[1])
         for column, each in enumerate(limits.values()):
             _check_within(f"X[:, {column}]", inputs[:, column], each, "ranges")
         task, targets = self._targets(y)
-        tensor, encoding = scaled_columns(limits, inputs)
-        return StudyData(
-            owners,
-            LabelledExamples(torch.from_numpy(tensor), targets),
-            held_out=None,
-            task=task,
-            groups=Groups.of_owners(owners.table),
-            train_groups=owners.assignment,
-            encoding=encoding,
-            shares=self._shares(task, owners),
-        )
+        encoded, encoding = scaled_columns(limits, inputs)
+        examples, groups = LabelledExamples(torch.from_numpy(encoded), targets), Groups.of_owners(owners.table)
+        shares = self._shares(task, owners)
+        return StudyData(owners, examples, None, task, groups, owners.assignment, encoding, shares=shares)
 
     def _limits(self, columns: int) -> dict[str, Range]:
         """The public range of each column."""
         given = np.asarray((-1.0, 1.0) if self.ranges is None else self.ranges, dtype=np.float64)
         if given.shape not in ((2,), (columns, 2)):
-            raise _validate.fail(
-                "ranges", self.ranges, f"give a pair (low, high) for all columns, or one for each of {columns}"
-            )
+            fix = f"give a pair (low, high) for all columns, or one for each of {columns}"
+            raise _validate.fail("ranges", self.ranges, fix)
         pairs = np.broadcast_to(given, (columns, 2)).tolist()
-        return {f"x{column}": Range(low, high) for column, (low, high) in enumerate(pairs)}
+        return {f"x{column}": Range(*pair) for column, pair in enumerate(pairs)}
 
     def _shares(self, task: Task, owners: Owners) -> ClassShares | None:
+        """Class shares that are declared; none where there are no classes."""
         return None
 
     def _config(self) -> TrainingConfig:
@@ -199,30 +171,19 @@ class _PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
             expected_batch_size=self.expected_batch_size,
             clipping_threshold=self.clipping_threshold,
         )
+        counted, seed = getattr(self, "count_classes", False), self.random_state
         return TrainingConfig(
-            method,
-            plan,
-            self.learning_rate,
-            seed=self.random_state,
-            count_classes=self.count_classes,
-            learning_rate_unit="noise",
+            method, plan, self.learning_rate, seed=seed, count_classes=counted, learning_rate_unit="noise"
         )
 
     def _network(self, data: StudyData, seed: int) -> nn.Module:
-        inputs = data.examples.inputs.shape[1]
+        inputs, outputs = data.examples.inputs.shape[1], data.task.outputs
         if not callable(self.model):
-            return mlp(inputs, data.task.outputs, hidden=tuple(self.model), seed=seed)
-        built = self.model(inputs, data.task.outputs, seed=seed)
+            return mlp(inputs, outputs, hidden=tuple(self.model), seed=seed)
+        built = self.model(inputs, outputs, seed=seed)
         if not isinstance(built, nn.Module):
             raise InvalidArgumentError(f"model: it returned {type(built).__name__}; return a torch.nn.Module")
         return built
-
-    def _keep(self, task: Task, state: TrainingState) -> None:
-        with state.result() as model:
-            self.model_ = copy.deepcopy(model)
-        self._task, self.ledger_ = task, state.ledger
-        names = state.ledger.table.names
-        self.spent_ = dict(zip(names, map(float, state.ledger.spent()), strict=True))
 
     @torch.no_grad()
     def _outputs(self, X: Any) -> FloatArray:  # noqa: N803
@@ -230,10 +191,9 @@ class _PrivateEstimator(BaseEstimator, ABC):  # type: ignore[misc]
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)  # noqa: N806
         inputs, _ = scaled_columns(self._limits(X.shape[1]), X)
-        padded = torch.from_numpy(np.pad(inputs, ((0, -len(X) % BLOCK), (0, 0))))
+        blocks = torch.split(torch.from_numpy(np.pad(inputs, ((0, -len(X) % BLOCK), (0, 0)))), BLOCK)
         with evaluating(self.model_):
-            outputs = torch.cat([self.model_(block) for block in padded.split(BLOCK)])
-        found: FloatArray = outputs[: len(X)].double().numpy()
+            found: FloatArray = torch.cat([self.model_(block) for block in blocks])[: len(X)].double().numpy()
         return found
 
 
@@ -299,9 +259,12 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
 
     def _targets(self, y: npt.NDArray[Any]) -> tuple[Task, torch.Tensor]:
         check_classification_targets(y)
-        named = self._declared_classes(y)
-        self.classes_ = np.unique(named)
-        if len(self.classes_) < len(named):
+        if self.classes is None:
+            raise InvalidArgumentError(
+                "classes=None: name all classes that there may be; reading them off y would publish which occur"
+            )
+        self.classes_ = np.unique(np.asarray(self.classes))
+        if len(self.classes_) < len(self.classes):
             raise _validate.fail("classes", self.classes, "a class appears twice; give each once")
         if len(self.classes_) < 2:
             raise InvalidArgumentError(f"classes: {len(self.classes_)} class is named; name at least two")
@@ -312,19 +275,11 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
         numbers = torch.tensor([places[name] for name in y.tolist()], dtype=torch.int64)
         return classification([str(name) for name in places]), numbers
 
-    def _declared_classes(self, y: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        if self.classes is None:
-            raise InvalidArgumentError(
-                "classes=None: name all classes that there may be; reading them off y would publish which occur"
-            )
-        return np.asarray(self.classes)
-
     def _shares(self, task: Task, owners: Owners) -> ClassShares | None:
         if self.class_shares is None:
             return None
-        given = {
-            str(owner): {str(name): share for name, share in row.items()} for owner, row in self.class_shares.items()
-        }
+        rows = {str(owner): row for owner, row in self.class_shares.items()}
+        given = {owner: {str(name): share for name, share in row.items()} for owner, row in rows.items()}
         unknown = [owner for owner in given if owner not in owners.table.names]
         if unknown:
             raise _validate.fail("class_shares", unknown[0], "there is no such owner; name owners as budgets does")
@@ -334,23 +289,8 @@ class PrivateClassifier(ClassifierMixin, _PrivateEstimator):  # type: ignore[mis
 class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
     """A regressor that is trained under the budgets of owners; the module states what is promised and what is public.
 
-    Args:
-        model: As of `PrivateClassifier`.
-        target_range: The public range (low, high) of ``y``, by which it is scaled. Targets outside are refused.
-        method: As of `PrivateClassifier`, and so are the others.
-        steps: How many steps are taken.
-        expected_batch_size: The mean of the batch size.
-        clipping_threshold: The mean threshold that gradients are clipped to.
-        learning_rate: In noise units.
-        ranges: The public ranges of the columns of ``X``.
-        random_state: None for secure randomness. A whole number makes a training repeatable and *not private*.
-
-    Attributes:
-        n_features_in_: How many columns ``X`` had.
-        model_: The trained module, whose outputs are targets scaled to -1 to 1.
-        plan_: The plan.
-        ledger_: The ledger, in memory.
-        spent_: Epsilon by owner, at the owner's delta.
+    ``target_range`` is the public range (low, high) of ``y``, by which it is scaled; targets outside are refused by
+    ``fit``. Other parameters and fitted attributes are those of `PrivateClassifier`, but for classes.
     """
 
     def __init__(
@@ -390,6 +330,6 @@ def _check_within(name: str, values: npt.NDArray[Any], limits: Range, parameter:
     outside = int(limits.outside(values).sum())
     if outside:
         raise InvalidArgumentError(
-            f"{name}: {outside} of {len(values)} values lie outside [{limits.low:g}, {limits.high:g}]; widen {parameter} "
-            "by what is publicly known, or clip the values"
+            f"{name}: {outside} of {len(values)} values lie outside [{limits.low:g}, {limits.high:g}]; widen "
+            f"{parameter} by what is publicly known, or clip the values"
         )
