@@ -49,7 +49,7 @@ class CheckedRegressor(Supplied, PrivateRegressor):
     pass
 
 
-SMALL = {"ranges": (-1000, 1000), "steps": 2, "expected_batch_size": 4}
+SMALL = {"method": "dp-sgd", "ranges": (-1000, 1000), "steps": 2, "expected_batch_size": 4}
 ESTIMATORS = [CheckedClassifier((), **SMALL), CheckedRegressor((), target_range=(-1000, 1000), **SMALL)]
 
 

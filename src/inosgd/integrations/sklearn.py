@@ -178,6 +178,9 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _network(self, data: StudyData, seed: int) -> nn.Module:
         inputs, outputs = data.examples.inputs.shape[1], data.task.outputs
+        if isinstance(self.model, int | nn.Module):
+            fix = "give hidden widths such as (16,), or a function that returns a new module for every fit"
+            raise _validate.fail("model", self.model, fix)
         if not callable(self.model):
             return mlp(inputs, outputs, hidden=tuple(self.model), seed=seed)
         built = self.model(inputs, outputs, seed=seed)
