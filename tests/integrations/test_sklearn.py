@@ -112,6 +112,8 @@ def test_inputs_outside_their_ranges_are_refused_in_training_and_brought_to_the_
     X, y = examples()
     estimator = seeded(classifier(), X, y)
     np.testing.assert_array_equal(estimator.predict_proba(X * 1e6), estimator.predict_proba(np.sign(X)))
+    before = estimator.predict_proba(X)
+    np.testing.assert_array_equal(estimator.set_params(ranges=(0, 1)).predict_proba(X), before)  # until the next fit
     with pytest.raises(InvalidArgumentError, match=r"X\[:, 0\]: \d+ of 40 values lie outside \[-1, 1\]; widen ranges"):
         classifier().fit(X * 2, y, **PUBLIC)
 

@@ -116,7 +116,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         state = TrainingState.start(built.trainer, built.model, built.optimizer, source, also=built.also)
         with train(built.trainer, state).result() as model:
             self.model_ = copy.deepcopy(model)
-        self._task, self.plan_, self.ledger_ = data.task, built.trainer.plan, state.ledger
+        self._task, self._scaled_by = data.task, self._limits(X.shape[1])
+        self.plan_, self.ledger_ = built.trainer.plan, state.ledger
         self.spent_ = dict(zip(state.ledger.table.names, map(float, state.ledger.spent()), strict=True))
         return self
 
@@ -193,7 +194,7 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         """What the model says of each row; values outside the public ranges are brought to their ends."""
         check_is_fitted(self)
         X = validate_data(self, X, dtype=np.float64, reset=False)  # noqa: N806
-        inputs, _ = scaled_columns(self._limits(X.shape[1]), X)
+        inputs, _ = scaled_columns(self._scaled_by, X)
         blocks = torch.split(torch.from_numpy(np.pad(inputs, ((0, -len(X) % BLOCK), (0, 0)))), BLOCK)
         with evaluating(self.model_):
             found: FloatArray = torch.cat([self.model_(block) for block in blocks])[: len(X)].double().numpy()
