@@ -62,7 +62,20 @@ def _single_thread() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
 
 
-FOLDERS = {"analysis", "audit", "bench", "cli", "compare", "hostile", "paper", "report", "runs", "study", "tuning"}
+FOLDERS = {
+    "analysis",
+    "audit",
+    "bench",
+    "cli",
+    "compare",
+    "hostile",
+    "integrations",
+    "paper",
+    "report",
+    "runs",
+    "study",
+    "tuning",
+}
 TRUSTING = FOLDERS | {"test_averaging.py", "test_noise_units.py", "test_optimizers.py"}
 """Tests that train, and whose subject is neither how gradients are computed nor what dp-accounting says."""
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.examples import DatasetStore, TensorStore, as_store
@@ -103,3 +103,19 @@ def test_other_errors_of_a_data_set_are_its_own():
 
     with pytest.raises(ZeroDivisionError, match="mine"):
         DatasetStore(Lines(6), collate=broken).take(np.array([0, 1]))
+
+
+class Endless(IterableDataset):
+    def __iter__(self):
+        return iter(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("examples", "instead"),
+    [(DataLoader(TensorDataset(ROWS)), "loader.dataset"), (Endless(), "a map-style Dataset or tensors")],
+)
+def test_what_draws_its_own_batches_is_refused(examples, instead):
+    with pytest.raises(
+        InvalidArgumentError, match=f"examples: a {type(examples).__name__} decides .* give .*{instead}"
+    ):
+        as_store(examples)

@@ -22,6 +22,7 @@ MODULES = [
     ("inosgd.study.example", "sklearn", "data"),
     ("inosgd.tuning.candidates", "tomlkit", "data"),
     ("inosgd.parallel.runner", "joblib", "data"),
+    ("inosgd.integrations.sklearn", "sklearn", "data"),
     ("inosgd.report.charts", "altair", "report"),
     ("inosgd.paper.datasets.download", "rich", "paper"),
 ]
@@ -57,6 +58,7 @@ def test_a_module_names_the_extra_that_it_needs(said, number):
 
 
 CORE = ("inosgd.training", "inosgd.runs.resuming", "inosgd.planning.planner", "inosgd.ledger.ledger", "inosgd.models")
+CORE += ("inosgd.integrations.logging",)
 ABSENT = ("typer", "rich", "pydantic", "tomlkit", "pyarrow", "PIL", "sklearn", "joblib", "altair", "vl_convert", "ray")
 
 

@@ -26,6 +26,7 @@ from inosgd import (
     Owners,
     Plan,
     PlanConfig,
+    ReferenceEngine,
     SecureSource,
     SeededSource,
     Trainer,
@@ -392,3 +393,37 @@ def test_a_state_with_a_seeded_source_is_copied_with_its_noise():
     for each in (state, other):
         train_step(trainer, each)
     assert tiny.bits(state.model) == tiny.bits(other.model)
+
+
+class ClosureOptimizer(torch.optim.SGD):
+    """One of a user's own that evaluates the loss itself."""
+
+    def step(self, closure):
+        return closure()
+
+
+@pytest.mark.parametrize("build", [torch.optim.LBFGS, ClosureOptimizer])
+def test_an_optimizer_that_needs_closures_is_refused_before_anything_is_charged(build):
+    trainer, network, _ = tiny.parts(tiny.PLAN)
+    ledger = Ledger.for_plan(trainer.plan)
+    with pytest.raises(InvalidArgumentError, match=f"optimizer: {build.__name__} evaluates the loss several times"):
+        TrainingState.start(trainer, network, build(network.parameters(), lr=0.1), SeededSource(0), ledger)
+    assert ledger.steps == 0
+
+
+@pytest.mark.parametrize("engine", [BookkeepingEngine(), ReferenceEngine()], ids=lambda each: type(each).__name__)
+def test_examples_on_another_device_than_the_model_are_named(engine):
+    trainer, network, optimizer = tiny.parts(tiny.PLAN)
+    elsewhere = tuple(tensor.to("meta") for tensor in tiny.examples(len(trainer.owners)))
+    away = dataclasses.replace(trainer, examples=elsewhere, engine=engine)
+    state = TrainingState.start(away, network, optimizer, SeededSource(0))
+    with pytest.raises(InvalidArgumentError, match="on the device 'meta' and the model is on 'cpu'; move one"):
+        train_step(away, state)
+    assert state.ledger.steps == 0
+
+
+def test_a_loss_that_is_a_mean_is_refused():
+    trainer, network, optimizer = tiny.parts(tiny.PLAN)
+    mean = dataclasses.replace(trainer, losses=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]))
+    with pytest.raises(InvalidArgumentError, match="return one floating-point loss per example"):
+        train_step(mean, TrainingState.start(mean, network, optimizer, SeededSource(0)))

@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import torch
 from torch.utils import _pytree as pytree
-from torch.utils.data import Dataset, TensorDataset, default_collate
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
 from inosgd._arrays import IntArray
 from inosgd.errors import InvalidArgumentError
@@ -80,7 +80,18 @@ class DatasetStore:
 
 
 def as_store(examples: Any) -> ExampleStore:
-    """The store for ``examples``: a tree of tensors, a ``Dataset``, or a store already."""
+    """The store for ``examples``: a tree of tensors, a ``Dataset``, or a store already.
+
+    Raises:
+        InvalidArgumentError: If examples cannot be taken by index: Poisson sampling draws each by a coin of its own.
+    """
+    if isinstance(examples, DataLoader | IterableDataset):
+        kind, whole = type(examples).__name__, isinstance(examples, DataLoader)
+        instead = "the data set that it reads, loader.dataset" if whole else "a map-style Dataset or tensors"
+        raise InvalidArgumentError(
+            f"examples: a {kind} decides itself which examples come next, which is not Poisson sampling, and no budget "
+            f"would hold; give {instead}"
+        )
     if isinstance(examples, TensorDataset):
         return TensorStore(examples.tensors)
     if isinstance(examples, Dataset):

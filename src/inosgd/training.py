@@ -8,6 +8,7 @@ another plan and no tail.
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -182,6 +183,7 @@ class TrainingState:
         if ledger.table != trainer.plan.table:
             raise InvalidArgumentError("ledger: it keeps other owners or budgets than the plan; open one for this plan")
         _check_precision(model)
+        _check_optimizer(optimizer)
         _check_linear(trainer, optimizer)
         state = cls(model, optimizer, ledger, Streams.of(source), also=also or {})
         _check_same_everywhere(trainer, state)
@@ -381,6 +383,16 @@ def _shares(trainer: Trainer, ledger: Ledger, source: RandomSource) -> ClassShar
             count_classes(ledger, trainer.plan, trainer.owners, trainer.labels, source)
     counted = count_classes(ledger, trainer.plan, trainer.owners, trainer.labels, source)
     return counted if trainer.shares is None else trainer.shares.and_those_of(counted)
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
+    """Raise if a step evaluates the loss again: only after the first step was charged for would torch say so."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise InvalidArgumentError(
+            f"optimizer: {type(optimizer).__name__} evaluates the loss several times in a step, each of which would be "
+            "a release of its own; give an optimizer that takes one gradient, such as torch.optim.SGD or Adam"
+        )
 
 
 def _check_linear(trainer: Trainer, optimizer: torch.optim.Optimizer) -> None:

@@ -91,10 +91,14 @@ class Supervised:
     def __call__(self, model: nn.Module, examples: Examples) -> torch.Tensor:
         """One loss per example."""
         inputs, targets = examples
-        outputs = model(inputs)
-        if self.offsets is not None:
-            outputs = outputs + _along_classes(self.offsets, outputs)
-        values = self.loss(outputs, targets, reduction="none")
+        try:
+            outputs = model(inputs)
+            if self.offsets is not None:
+                outputs = outputs + _along_classes(self.offsets, outputs)
+            values = self.loss(outputs, targets, reduction="none")
+        except RuntimeError:
+            _refuse_other_device(model, examples)
+            raise
         return values.flatten(1).mean(1) if values.dim() > 1 else values
 
     def with_offsets(self, offsets: FloatArray) -> Supervised:
@@ -109,6 +113,17 @@ def supervised(loss: Callable[..., torch.Tensor]) -> Supervised:
     dimension (a loss per token, say) is averaged within each example.
     """
     return Supervised(loss)
+
+
+def _refuse_other_device(model: nn.Module, examples: Examples) -> None:
+    """Raise if a batch is not where the model is."""
+    here = {parameter.device for parameter in model.parameters()}
+    elsewhere = [tensor.device for tensor in tensors_of(examples) if tensor.device not in here]
+    if len(here) == 1 and elsewhere:
+        raise InvalidArgumentError(
+            f"examples: they are on the device {str(elsewhere[0])!r} and the model is on {str(*here)!r}; move one to "
+            "the other"
+        ) from None
 
 
 def _along_classes(offsets: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:

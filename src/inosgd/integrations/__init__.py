@@ -1,0 +1,1 @@
+"""Integrations: inosgd inside the tools that people have already."""
