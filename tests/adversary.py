@@ -389,7 +389,8 @@ def released(trainer: Trainer, model: nn.Module, indices: np.ndarray) -> torch.T
     nothing = SimpleNamespace(record=lambda *_, **__: None, param_groups=[])  # optimizer and ledger have no part in it
     state = TrainingState(model, nothing, nothing, Streams.of(SeededSource(0)))
     terms = trainer.plan.at(0)
-    state.under = Under(terms, SimpleNamespace(draw=lambda _: indices), trainer.losses_under(terms, trainer.shares))
+    sampler = SimpleNamespace(draw=lambda _: indices)
+    state.under = Under(trainer, terms, sampler, trainer.losses_under(terms, trainer.shares))
     return summed(trainer, state).value.detach().double()
 
 

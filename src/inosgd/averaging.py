@@ -64,6 +64,8 @@ class Averaging:
         if getattr(self, used) is None:
             object.__setattr__(self, used, DEFAULT_DECAY if used == "decay" else DEFAULT_SHARE)
         value = getattr(self, used)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise _validate.fail(used, value, "give a number")
         if not (0 <= value < 1 if used == "decay" else 0 < value <= 1):
             limits = "of at least 0 and below 1" if used == "decay" else "greater than 0 and at most 1"
             raise _validate.fail(used, value, f"give a number {limits}")

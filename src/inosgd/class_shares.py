@@ -12,6 +12,7 @@ never read off the examples: that would be a release without noise.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -47,6 +48,9 @@ class ClassShares(ArrayValue):
     def __post_init__(self) -> None:
         object.__setattr__(self, "shares", frozen_floats(self.shares))
         _validate.same_length(owners=self.owners, shares=self.shares, sources=self.sources)
+        twice = [name for name, number in Counter(self.owners).items() if number > 1]
+        if twice:
+            raise _validate.fail("owners", twice[0], "it has shares twice; give each owner one row")
         if len(self.classes) < 2 or self.shares.shape != (len(self.owners), len(self.classes)):
             raise InvalidArgumentError(
                 f"shares of shape {self.shares.shape}: give one row for each of {len(self.owners)} owners and one "
@@ -69,11 +73,11 @@ class ClassShares(ArrayValue):
 
     @classmethod
     def counted(cls, owners: Sequence[str], classes: Sequence[str], counts: FloatArray) -> Self:
-        """From noisy counts, a row per owner: negative ones are 0. Owners of whom nothing is left have no row."""
+        """From noisy counts, a row per owner: negative ones are 0; if nothing is left, all classes are alike."""
         kept = np.maximum(counts, 0.0)
-        present = np.flatnonzero(kept.sum(axis=1) > 0).tolist()
-        rows = kept[present] / kept[present].sum(axis=1, keepdims=True)
-        return cls(tuple(owners[row] for row in present), tuple(classes), rows, ("counted",) * len(present))
+        kept[kept.sum(axis=1) == 0] = 1.0
+        rows = kept / kept.sum(axis=1, keepdims=True)
+        return cls(tuple(owners), tuple(classes), rows, ("counted",) * len(rows))
 
     def and_those_of(self, other: ClassShares) -> ClassShares:
         """These rows, and those of ``other`` for owners that have none here."""
@@ -122,7 +126,10 @@ def _row(owner: str, given: Mapping[str, float], classes: Sequence[str]) -> list
     unknown = [name for name in given if name not in classes]
     if unknown:
         raise _validate.fail(f"shares[{owner!r}]", unknown[0], f"give shares of the classes {', '.join(classes)}")
-    return [float(given.get(name, 0.0)) for name in classes]
+    try:
+        return [float(given.get(name, 0.0)) for name in classes]
+    except (TypeError, ValueError):
+        raise _validate.fail(f"shares[{owner!r}]", dict(given), "give a number from 0 to 1 for each class") from None
 
 
 def _check_row(owner: str, row: FloatArray) -> None:

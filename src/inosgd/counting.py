@@ -42,7 +42,13 @@ class Labels:
     numbers: RowArray
 
     def __post_init__(self) -> None:
-        numbers = self.numbers
+        numbers = np.asarray(self.numbers)
+        object.__setattr__(self, "numbers", numbers)
+        if len(self.classes) < 2 or numbers.ndim != 1:
+            raise InvalidArgumentError(
+                f"labels of shape {numbers.shape} for {len(self.classes)} classes: give one number per example, of at "
+                "least two classes"
+            )
         if not (np.issubdtype(numbers.dtype, np.integer) and ((numbers >= 0) & (numbers < len(self.classes))).all()):
             raise InvalidArgumentError(
                 f"labels of type {numbers.dtype}: give a class number from 0 to {len(self.classes) - 1} for each"
@@ -99,7 +105,16 @@ def counted_shares(ledger: Ledger, classes: Sequence[str]) -> ClassShares:
         )
     if counts.shape[1] != len(classes):
         raise _validate.fail("classes", tuple(classes), f"{counts.shape[1]} classes were counted; give the same")
-    return ClassShares.counted(ledger.table.names[: len(counts)], classes, counts)
+    count = ledger.history.count
+    counted = [] if count is None else np.flatnonzero(count.sampling_rates[: len(counts)] > 0).tolist()
+    return ClassShares.counted([ledger.table.names[row] for row in counted], classes, counts[counted])
+
+
+def take_counts(ledger: Ledger, plan: Plan, counts: FloatArray) -> None:
+    """Record in a process's own ledger in memory what the first process has counted; nothing is released."""
+    if ledger.history.count is None and plan.count is not None:
+        ledger.record_count(plan.count, sensitivity=plan.count.clipping_thresholds)
+        ledger.mark_counts(counts)
 
 
 def _histograms(owners: Owners, labels: Labels, terms: Terms) -> FloatArray:

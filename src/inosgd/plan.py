@@ -108,6 +108,12 @@ class Phase:
         return cls(int(fields["steps"]), Terms(**fields["terms"]))
 
 
+def check_count(terms: Terms | None) -> None:
+    """Raise unless ``terms`` are those of a count: of all examples of an owner, or of none."""
+    if terms is not None and not np.isin(terms.sampling_rates, (0.0, 1.0)).all():
+        raise InvalidArgumentError("count.sampling_rates: a count is of all of an owner's examples; give 0 or 1")
+
+
 @dataclass(frozen=True, eq=False)
 class Plan(ArrayValue):
     """Phases for a table of owners, and what they make every owner spend.
@@ -137,6 +143,7 @@ class Plan(ArrayValue):
         _validate.same_length(owners=self.table, spent=self.spent)
         if not self.phases:
             raise InvalidArgumentError("phases=(): give at least one phase")
+        check_count(self.count)
         for phase in self.charges:
             _validate.same_length(owners=self.table, sampling_rates=phase.terms.sampling_rates)
         over = ~(self.spent <= self.table.epsilons)

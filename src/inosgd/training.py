@@ -21,7 +21,7 @@ from torch import nn
 from inosgd import _validate
 from inosgd.averaging import RunningAverage
 from inosgd.class_shares import ClassShares
-from inosgd.counting import Labels, count_classes
+from inosgd.counting import Labels, count_classes, counted_shares, take_counts
 from inosgd.distributed import ALONE, Peers
 from inosgd.errors import InvalidArgumentError
 from inosgd.examples import ExampleStore, as_store
@@ -108,8 +108,9 @@ class Trainer:
 
 
 class Under(NamedTuple):
-    """What steps under the same terms have in common: how they sample, and their losses."""
+    """What steps of a trainer under the same terms have in common: how they sample, and their losses."""
 
+    trainer: Trainer
     terms: Terms
     sampler: PoissonSampler
     losses: ExampleLosses
@@ -306,7 +307,7 @@ def _check_same_everywhere(trainer: Trainer, state: TrainingState) -> None:
         return
     trainer.peers.check_same(
         versions=(torch.__version__, np.__version__),
-        plan=[phase.to_json() for phase in trainer.plan.phases],
+        plan=[phase.to_json() for phase in trainer.plan.charges],
         budgets=trainer.plan.table.to_json(),
         owners=trainer.owners.assignment.tobytes(),
         examples=len(trainer.store),
@@ -348,15 +349,18 @@ def _check_precision(model: nn.Module) -> None:
 
 
 def _under(trainer: Trainer, state: TrainingState, terms: Terms) -> Under:
-    """Made once for all steps under the same terms."""
-    if state.under is None or state.under.terms is not terms:
-        sampler = PoissonSampler(terms.sampling_rates, trainer.owners.assignment)
-        state.under = Under(terms, sampler, trainer.losses_under(terms, state.shares))
+    """Made once for all steps of a trainer under the same terms."""
+    known = state.under
+    if known is not None and known.trainer is trainer and known.terms is terms:
+        return known
+    sampler = PoissonSampler(terms.sampling_rates, trainer.owners.assignment)
+    state.under = Under(trainer, terms, sampler, trainer.losses_under(terms, state.shares))
     return state.under
 
 
 def _check_adjustable(trainer: Trainer) -> None:
     """Raise unless a method with an adjustment has what it needs."""
+    _check_labels(trainer)
     if trainer.method.adjustment is None:
         return
     if trainer.shares is None and trainer.plan.count is None:
@@ -372,16 +376,34 @@ def _check_adjustable(trainer: Trainer) -> None:
     trainer.losses_under(trainer.plan.at(0), trainer.shares)
 
 
+def _check_labels(trainer: Trainer) -> None:
+    """Raise before anything is charged if what a plan counts is not what the labels are of."""
+    labels, shares, config = trainer.labels, trainer.shares, trainer.plan.config
+    if labels is None or trainer.plan.count is None:
+        return
+    planned = None if config is None or config.counting is None else config.counting.classes
+    if planned not in (None, len(labels.classes)):
+        raise _validate.fail("labels.classes", labels.classes, f"the plan counts {planned} classes; plan again")
+    if shares is not None and shares.classes != labels.classes:
+        raise _validate.fail(
+            "labels.classes", labels.classes, f"shares are declared for {shares.classes}; give the same"
+        )
+
+
 def _shares(trainer: Trainer, ledger: Ledger, source: RandomSource) -> ClassShares | None:
     """Declared shares, and counted ones for other owners; they are counted now if they were not before."""
     if trainer.plan.count is None:
         return trainer.shares
     if trainer.labels is None:
         raise InvalidArgumentError("labels=None: the plan counts classes; give the class of each example")
-    with trainer.peers.together():
-        if trainer.peers.first:
-            count_classes(ledger, trainer.plan, trainer.owners, trainer.labels, source)
-    counted = count_classes(ledger, trainer.plan, trainer.owners, trainer.labels, source)
+    peers, labels = trainer.peers, trainer.labels
+    with peers.together():  # the first process alone counts; a second count would be a second release
+        if peers.first:
+            count_classes(ledger, trainer.plan, trainer.owners, labels, source)
+    counts = peers.from_first(b"" if ledger.history.counts is None else ledger.history.counts.tobytes())
+    if not peers.first:
+        take_counts(ledger, trainer.plan, np.frombuffer(counts).reshape(-1, len(labels.classes)))
+    counted = counted_shares(ledger, labels.classes)
     return counted if trainer.shares is None else trainer.shares.and_those_of(counted)
 
 

@@ -16,8 +16,6 @@ from inosgd.accounting.total_variation import composed_distance, shift_distance
 from inosgd.plan import Phase
 from inosgd.plan_config import ACCOUNTANTS
 
-"""Privacy-loss distributions, tight and the default; Rényi divergences, the paper's."""
-
 
 class Exposures(NamedTuple):
     """Steps of the sampled Gaussian mechanism for several owners: a rate and a noise multiplier for each."""

@@ -328,9 +328,10 @@ def _with_public_owner(practice: Practice, threshold: float) -> Practice:
         clipping_thresholds=np.append(terms.clipping_thresholds, threshold),
     )
     widened = dataclasses.replace(
-        plan, table=wider, phases=(Phase(plan.steps, more),), spent=np.append(plan.spent, np.inf)
+        plan, table=wider, phases=(Phase(plan.steps, more),), spent=np.append(plan.spent, np.inf), count=None
     )
-    return dataclasses.replace(practice, plan=widened)
+    plain = dataclasses.replace(practice.method, adjustment=None)  # a single weight has no classes
+    return dataclasses.replace(practice, plan=widened, method=plain, shares=None)
 
 
 def _without_examples(data: StudyData) -> StudyData:

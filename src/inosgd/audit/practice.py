@@ -111,7 +111,7 @@ class Practice:
             return state
         terms = trainer.plan.phases[0].terms
         drawing = self.sampler(terms.sampling_rates, trainer.owners.assignment, classes)
-        state.under = Under(terms, drawing, trainer.losses_under(terms, state.shares))  # type: ignore[arg-type]
+        state.under = Under(trainer, terms, drawing, trainer.losses_under(terms, state.shares))  # type: ignore[arg-type]
         return state
 
 

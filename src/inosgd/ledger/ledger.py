@@ -26,7 +26,7 @@ Rules for readers:
   given back, by no ``rollback`` either.
 - ``step`` numbers count up from 0 without gaps; after ``change`` or ``rollback`` they go on from its ``step``, which
   is at most the number of steps so far and at least the step of every ``published``. ``files`` and ``checkpoint`` of a
-  later step are then given up. A ``change`` of the owners' sizes gives up ``data``.
+  later step are then given up. A ``change`` of the owners' sizes gives up what ``data`` says of owners and examples.
 - Owners keep their rows: a ``change`` may append owners, and never removes, renames or moves one. Before it joined,
   an owner was sampled with rate 0.
 
@@ -60,13 +60,16 @@ from inosgd.errors import (
 from inosgd.files import read_regular, write_private
 from inosgd.ledger.records import Chain, Position, RecordFile, check_position, read_chain
 from inosgd.owners import OwnerTable
-from inosgd.plan import Phase, Plan, Terms
+from inosgd.plan import Phase, Plan, Terms, check_count
 from inosgd.planning.verification import reference_epsilons
 from inosgd.shown import rounded_up
 
 LEDGER_FORMAT = 5
 
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
+OF_EXAMPLES = ("owners", "examples")
+"""What of the ``data`` changes when owners join or withdraw."""
+
 CHECKPOINT_NAME = re.compile(r"step-\d{8,20}\.record-\d{8,20}")
 
 
@@ -178,6 +181,7 @@ class History:
 
     def _take_count(self, body: Mapping[str, Any]) -> None:
         terms = Terms(**body["terms"])
+        check_count(terms)
         _validate.same_length(owners=self.table, sampling_rates=terms.sampling_rates)
         if self.count is not None or self.steps or self.stopped:
             raise InvalidArgumentError("count: classes are counted once, before the first step")
@@ -227,7 +231,7 @@ class History:
         self.phases = [widened(phase, len(table)) for phase in self.phases]
         self.count = None if self.count is None else widened_terms(self.count, len(table))
         if not np.array_equal(self.table.sizes, table.sizes):
-            self.data = {}
+            self.data = {name: digest for name, digest in self.data.items() if name not in OF_EXAMPLES}
         self.table, self.plan = table, body.get("plan")
         self.stopped = self.wanted = None
 
@@ -509,6 +513,9 @@ class Ledger:
             raise InvalidArgumentError(
                 "count: classes are counted once, before the first step; go on with what was counted, or train anew"
             )
+        if self.stopped:
+            raise TrainingStoppedError(f"a count is refused: training was stopped; {self.stopped}")
+        check_count(terms)
         _validate.same_length(owners=self.table, sampling_rates=terms.sampling_rates)
         _check_sensitivity(self.table, terms, sensitivity)
         spent = epsilons_spent([Phase(1, terms)], self.table.deltas, self.accountant)

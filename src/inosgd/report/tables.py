@@ -89,11 +89,12 @@ def _curves(material: Material) -> Rows:
 
 
 def curve_rows(material: Material) -> Iterator[dict[str, Any]]:
-    """Score and loss of every owner over training."""
+    """Score and loss of every owner over training, from where it joined."""
     for label, results in _curves(material).items():
-        steps = [point.step for point in results[0].curve]
         for owner in _present(material, results):
-            found = [[point.owners[owner.name] for point in result.curve] for result in results]
+            judged = [[point for point in result.curve if owner.name in point.owners] for result in results]
+            steps = [point.step for point in judged[0]]
+            found = [[point.owners[owner.name] for point in curve] for curve in judged]
             scores = _spreads("score", [[each.score for each in curve] for curve in found])
             losses = _spreads("loss", [[each.loss for each in curve] for curve in found])
             for step, score, loss in zip(steps, scores, losses, strict=True):

@@ -34,7 +34,8 @@ def training_digests(key: bytes, trainer: Trainer, data: bytes | None = None) ->
     return {
         "owners": keyed_digest(key, trainer.owners.assignment.astype("<i8").tobytes()),
         "examples": _of_examples(key, trainer.store) if data is None else keyed_digest(key, data),
-        "method": keyed_digest(key, json.dumps([trainer.method.to_json(), shares]).encode()),
+        "method": keyed_digest(key, json.dumps(trainer.method.to_json()).encode()),
+        "shares": keyed_digest(key, json.dumps(shares).encode()),
         "learning_rate_unit": keyed_digest(key, trainer.learning_rate_unit.encode()),
     }
 

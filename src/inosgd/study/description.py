@@ -10,6 +10,7 @@ from inosgd._arrays import FloatArray
 from inosgd.analysis.evaluation import Evaluation
 from inosgd.analysis.findings import Finding
 from inosgd.owners import OwnerTable
+from inosgd.plan import Terms
 from inosgd.shown import learning_rate_shown
 from inosgd.study.shares import adjusted_by
 from inosgd.study.study import Study, StudyData
@@ -50,8 +51,9 @@ def describe(
     steps: int,
     evaluation: Evaluation | None,
     findings: Sequence[Finding] = (),
+    count: Terms | None = None,
 ) -> dict[str, Any]:
-    """The description of a model after ``steps`` steps; ``table`` and ``spent`` are those of the run's ledger."""
+    """The description of a model after ``steps`` steps; ``table``, ``spent`` and ``count`` are those of its ledger."""
     return {
         "title": f"Model of {study.name}",
         "inosgd": version("inosgd"),
@@ -60,7 +62,7 @@ def describe(
         "classes_declared": _classes_declared(study),
         "inputs": None if data.encoding is None else data.encoding.to_json(),
         "unaccounted_scaling": data.fitted,
-        "privacy": _privacy(study, data, table, spent, steps),
+        "privacy": _privacy(study, data, table, spent, steps) | {"adjustment": adjusted_by(study.config, data, count)},
         "evaluation": None if evaluation is None else _evaluation(study, data, evaluation),
         "findings": [finding.to_json() for finding in findings],
     }
@@ -117,7 +119,6 @@ def _privacy(study: Study, data: StudyData, table: OwnerTable, spent: FloatArray
         "variant": config.plan.variant,
         "accountant": config.plan.accountant,
         "steps": steps,
-        "adjustment": adjusted_by(config, data),
         "learning_rate": learning_rate_shown(config.learning_rate, config.learning_rate_unit),
         "averaging": None if config.averaging is None else str(config.averaging),
         "randomness": "secure" if config.seed is None else "seeded: repeatable, not private if the seed is known",

@@ -230,7 +230,9 @@ def save_outcome(
     """Save a model that was judged along ``curve`` with its card in ``folder``; see `inosgd.models.saved`."""
     study, data, evaluation = prepared.study, prepared.data, curve[-1] if curve else None
     found = findings(curve, data.task.names, prepared.trainer.plan, parameter_count(model))
-    description = describe(study, data, table=table, spent=spent, steps=steps, evaluation=evaluation, findings=found)
+    count = prepared.trainer.plan.count
+    told = {"table": table, "spent": spent, "steps": steps, "evaluation": evaluation, "findings": found}
+    description = describe(study, data, **told, count=count)
     save_model(folder, model, description, announce)
     return Outcome(folder, steps, table, spent, evaluation, found)
 
@@ -240,6 +242,8 @@ def save_checkpoint(run: RunFolder, prepared: Prepared, checkpoint: Checkpoint, 
     ledger, built = run.read_ledger(), prepared.built
     load_weights(checkpoint.path, built.model)
     for name, values in saved_also(checkpoint).items():
+        if name not in built.also:
+            raise InvalidArgumentError(f"{name}: the run has kept one, and the study now asks for none; put it back")
         built.also[name].load_state_dict(values)
     streams = Streams.of(SeededSource(0))  # nothing is drawn from it
     state = TrainingState(built.model, built.optimizer, ledger, streams, checkpoint.step, built.also)

@@ -10,7 +10,7 @@ from inosgd.counting import Labels
 from inosgd.data.tables import closest, read_table
 from inosgd.errors import InvalidArgumentError
 from inosgd.owners import OwnerTable
-from inosgd.plan import Plan
+from inosgd.plan import Plan, Terms
 from inosgd.plan_config import Counting
 from inosgd.study.auto import choose
 from inosgd.study.config import TrainingConfig
@@ -30,6 +30,9 @@ def declared_shares(study: StudyFile, task: Task, table: OwnerTable) -> ClassSha
         columns = read_table([study.locate(section.file)], dict.fromkeys(("owner", *task.names), "shares.file"))
         numbers = {name: columns.numbers(name).tolist() for name in task.names}
         owners = columns.texts("owner")
+        for row, owner in enumerate(owners):
+            if owner in list(owners)[:row]:
+                raise columns.cell_error("owner", row, "appears twice; give each owner one row")
         given = {owner: {name: numbers[name][row] for name in task.names} for row, owner in enumerate(owners)}
     if given is None:
         return None
@@ -69,13 +72,13 @@ def settled(config: TrainingConfig, data: StudyData) -> TrainingConfig:
     return dataclasses.replace(config, plan=dataclasses.replace(config.plan, counting=counting))
 
 
-def adjusted_by(config: TrainingConfig, data: StudyData) -> str | None:
-    """What a loss was adjusted by, in words; None if it was not."""
+def adjusted_by(config: TrainingConfig, data: StudyData, count: Terms | None) -> str | None:
+    """What a loss was adjusted by, in words; None if it was not. ``count`` holds the terms of a count, if any."""
     adjustment = config.method.adjustment
     if adjustment is None:
         return None
     declared = 0 if data.shares is None else len(data.shares.owners)
-    counted = 0 if config.plan.counting is None else len(config.plan.counting.owners or ())
+    counted = 0 if count is None else int(count.sampling_rates.sum())
     sources = [f"declared for {declared}"] * (declared > 0) + [f"counted under the budgets for {counted}"] * (
         counted > 0
     )

@@ -82,11 +82,13 @@ def tune_on_private_data(
 
 def described(priced: Priced, chosen: Chosen) -> tuple[nn.Module, dict[str, Any]]:
     """The chosen model, and the description that it is saved with: what it promises is that of the whole tuning."""
-    study, data = replace(priced.study, config=chosen.candidate.config), trial_data(priced.study)
+    data = trial_data(priced.study)
+    study = replace(priced.study, config=settled(chosen.candidate.config, data))
     model = study.model(data, 0)
     model.load_state_dict(chosen.trial.weights)
     steps, evaluation = chosen.plan.steps, chosen.trial.evaluation
-    description = describe(study, data, table=priced.table, spent=priced.tuning, steps=steps, evaluation=evaluation)
+    told = {"table": priced.table, "spent": priced.tuning, "steps": steps, "evaluation": evaluation}
+    description = describe(study, data, **told, count=chosen.plan.count)
     privacy = description["privacy"]
     changes = {
         "accountant": "rdp, with selection",
