@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.engine import ExampleLosses, Examples, count_examples
+from inosgd.gradients.inplace import can_run_out_of_place, overwrites
 from inosgd.gradients.recording import Task
 from inosgd.gradients.values import check_values
 
@@ -105,7 +106,7 @@ def check_model(model: nn.Module) -> None:
     check_layers(model)
     owners: dict[int, str] = {}
     for path, module in model.named_modules():
-        if getattr(module, "inplace", False):
+        if overwrites(module) and not can_run_out_of_place(module):
             problem = "it overwrites values that gradients are computed from; set inplace=False"
             raise InvalidArgumentError(f"{_name(path, module)}: {problem}")
         for name, parameter in module.named_parameters(recurse=False):

@@ -27,6 +27,7 @@ from inosgd.gradients.engine import (
     count_examples,
     trainable_parameters,
 )
+from inosgd.gradients.inplace import can_run_out_of_place, out_of_place, overwrites
 from inosgd.gradients.rules.attention import ATTENTION, recorded_attention
 from inosgd.gradients.rules.chain import ChainGradients
 from inosgd.gradients.rules.chain_kernel import KernelGradients
@@ -56,6 +57,7 @@ class Task:
             are recorded when the library's function for them is called.
         modules: All modules of the model, each once.
         tables: Where the modules hold their parameters and buffers, which no pass may write to.
+        inplace: The modules that would work in place and run out of place; see `inosgd.gradients.inplace`.
         by_columns: Whether linear maps have the places of a batch in their columns; see `inosgd.gradients.invariance`.
     """
 
@@ -66,6 +68,7 @@ class Task:
     functions: dict[int, str]
     modules: tuple[nn.Module, ...]
     tables: tuple[Table, ...]
+    inplace: tuple[nn.Module, ...] = ()
     by_columns: bool = False
 
     @classmethod
@@ -95,6 +98,7 @@ class Task:
             functions,
             tuple(modules),
             tuple(tables),
+            tuple([module for module in modules if can_run_out_of_place(module) and overwrites(module)]),
         )
 
     @property
@@ -219,6 +223,7 @@ def forward(task: Task, examples: Examples, recorder: Recorder) -> torch.Tensor:
     with (
         torch.enable_grad(),
         unwritten(task.model, task.tables),
+        out_of_place(task.inplace),
         standing_in(task.stand_ins, recorder),
         columns,
         functions,
@@ -232,7 +237,7 @@ def forward(task: Task, examples: Examples, recorder: Recorder) -> torch.Tensor:
 def read_page(task: Task, losses: torch.Tensor, records: Sequence[Record], count: int) -> Page:
     """The backward pass, and the rules of all records; the first ``count`` losses are of examples."""
     gradients = _output_gradients(losses, records)
-    with torch.no_grad():
+    with torch.no_grad(), out_of_place(task.inplace):  # rules may call modules again
         forms = _forms(records, gradients, len(losses))
         found = added([form.bounds() for form in forms.values()] or [_no_bounds(losses)])
         norms = magnitudes = np.sqrt(found.norms.cpu().numpy())

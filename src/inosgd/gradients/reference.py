@@ -25,6 +25,7 @@ from inosgd.gradients.engine import (
     count_examples,
     trainable_parameters,
 )
+from inosgd.gradients.inplace import out_of_place
 from inosgd.gradients.invariance import rows_of_block
 from inosgd.gradients.precision import full_precision
 from inosgd.gradients.recording import Task, take
@@ -58,8 +59,8 @@ class ReferenceEngine:
         check_structure(task, recorded=False).values(task, examples)
         if count == 0:
             return _empty(task.model)
-        rows = 1 if _recurrent(task.model) else rows_of_block(task, examples, _measured_in_one)
-        with unwritten(task.model, task.tables):
+        with unwritten(task.model, task.tables), out_of_place(task.inplace):
+            rows = 1 if _recurrent(task.model) else rows_of_block(task, examples, _measured_in_one)
             found = _in_blocks(task, examples, rows) if rows > 1 else _one_by_one(task.model, task.losses, examples)
         return _ReferenceGradients(check_losses(found[0], count), found[1])
 

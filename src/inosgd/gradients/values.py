@@ -16,6 +16,7 @@ from inosgd._arrays import BoolArray, FloatArray, IntArray
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.gradients.draws import HeldDraws
 from inosgd.gradients.engine import Examples, check_losses, count_examples
+from inosgd.gradients.inplace import out_of_place
 from inosgd.gradients.recording import Task, flatten, forward, record_pass
 from inosgd.gradients.rules.recorder import Recorder
 from inosgd.gradients.written import same_contents
@@ -47,7 +48,8 @@ def check_values(task: Task, examples: Examples, *, recorded: bool, perturbed: b
     - the loss of every example, whatever it passes with, and in a second pass over the whole batch;
     - for each parameter, sum_i c_i g_i by the engine and by autograd in halves, with another c_i for every example;
     - the engine's norms, which may not be below those of the gradients of examples that pass alone;
-    - the bits of all parameters and buffers, before and after.
+    - the bits of all parameters and buffers, before and after;
+    - the loss of every example, whether modules with ``inplace=True`` work in place or not.
 
     Two numbers agree if they differ by no more than a change of all parameters by 128 roundings makes of one of them,
     so that nothing is assumed about the scale of losses. All of it is done in the mode that is trained in, with what
@@ -145,6 +147,7 @@ class _Comparison:
         if usable.sum() < min(2, len(usable)):
             return False
         allowed = _allowed(whole.losses, shaken.losses, self._roundoff)
+        self._check_in_place(whole, allowed)
         self._check_halves(whole, shaken, usable, allowed)
         self._check_alone(whole, shaken, usable, allowed)
         return True
@@ -217,6 +220,20 @@ class _Comparison:
         with torch.no_grad():
             return _array(_plain(self.task, self.examples))
 
+    def _check_in_place(self, whole: _Whole, allowed: FloatArray) -> None:
+        """The model as it is must have the losses that it has with everything out of place."""
+        if not self.task.inplace:
+            return
+        copies = pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, self.examples)
+        with torch.enable_grad():  # so that autograd refuses to overwrite parameters
+            losses = check_losses(self.task.losses(self.task.model, copies), count_examples(copies))
+        if not _agree(whole.losses, _array(losses), allowed).all():
+            paths = [path for path, module in self.task.model.named_modules() if module in self.task.inplace]
+            raise InvalidArgumentError(
+                f"modules {paths}: with inplace=True they overwrite a value that the model uses again, so that it "
+                "computes something else than with inplace=False; set inplace=False, or use the overwritten value once"
+            )
+
     def _check_halves(self, whole: _Whole, shaken: _Whole, usable: BoolArray, allowed: FloatArray) -> None:
         parameters = list(self.task.parameters.values())
         total = flatten([None] * len(parameters), parameters)
@@ -281,7 +298,8 @@ def _array(losses: torch.Tensor) -> FloatArray:
 
 def _plain(task: Task, examples: Examples) -> torch.Tensor:
     """The losses of one pass without the engine."""
-    return check_losses(task.losses(task.model, examples), count_examples(examples))
+    with out_of_place(task.inplace):
+        return check_losses(task.losses(task.model, examples), count_examples(examples))
 
 
 def _derivatives(
