@@ -153,10 +153,14 @@ class TestGradientsAreCompared:
             by_engine(ENGINE, TimeFirst().double(), normal(count, 4, 2))
 
     def test_first_batches_of_one_example_only_postpone_it(self):
-        model = Around(lambda model, z: z - z.mean(0).detach() - z.flip(0)).double()
+        model = Around(lambda model, z: z - z.mean(0).detach() / 2).double()
         by_engine(ENGINE, model, normal(1, 3))
         with pytest.raises(InvalidArgumentError, match="mix"):
             by_engine(ENGINE, model, normal(2, 3))
+
+    def test_one_example_beside_itself_shows_what_depends_on_others(self):
+        with pytest.raises(InvalidArgumentError, match="mix"):
+            by_engine(ENGINE, Around(lambda model, z: z - z.mean(0).detach() - z.flip(0)).double(), normal(1, 3))
 
     def test_broken_examples_only_postpone_it(self):
         model = Around(lambda model, z: z + functional.linear(z, model.first.weight)).double()

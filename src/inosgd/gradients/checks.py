@@ -13,12 +13,11 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
-from torch.utils import _pytree as pytree
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.engine import ExampleLosses, Examples, count_examples
 from inosgd.gradients.inplace import can_run_out_of_place, overwrites
-from inosgd.gradients.recording import Task
+from inosgd.gradients.recording import Task, take
 from inosgd.gradients.values import check_values
 
 State = tuple[object, ...]
@@ -29,6 +28,9 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 _LARGER = 1.25
 """By what factor a batch must be larger than all that were checked to be checked out of turn."""
+
+_FEWEST = 2
+"""How many rows are checked at least."""
 
 _MOST_STATES = 16
 """For how many states of a model the checks that were made are remembered."""
@@ -54,7 +56,8 @@ class Checks:
         """Check the values of a batch, of which ``size`` examples pass at once, if it is its turn.
 
         That is at batches 1, 2, 4, 8, ..., counted in this process, and if a batch is larger by a quarter than all that
-        were checked. A batch without enough finite losses to tell leaves it to the next one.
+        were checked. A batch without enough finite losses to tell leaves it to the next one. An example that is alone
+        is checked beside itself, as it passes in training: one row has no shape that tells examples from anything else.
 
         Raises:
             InvalidArgumentError: It says what is wrong and what to do about it.
@@ -65,7 +68,8 @@ class Checks:
         larger = count > _LARGER * self.largest
         if count == 0 or not (self.waiting or larger):
             return
-        piece = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf[:count], examples)
+        rows = torch.arange(max(count, _FEWEST), device="cpu") % count_examples(examples)
+        piece = take(examples, rows)
         self.waiting = True  # also if the next line raises
         if check_values(task, piece, recorded=self.recorded, perturbed=larger, seed=self.batches):
             self.largest, self.waiting = max(self.largest, count), False

@@ -228,10 +228,23 @@ def forward(task: Task, examples: Examples, recorder: Recorder) -> torch.Tensor:
         columns,
         functions,
     ):
-        losses = check_losses(task.losses(task.model, examples), recorder.count)
+        losses = _losses_of(task, examples, recorder)
     for record in recorder.records:
         record.check_unchanged()
     return losses
+
+
+def _losses_of(task: Task, examples: Examples, recorder: Recorder) -> torch.Tensor:
+    try:
+        return check_losses(task.losses(task.model, examples), recorder.count)
+    except Exception as error:
+        if recorder.spread:
+            error.add_note(
+                f"Inside inosgd: outputs of shape (1, ...) of modules {sorted(set(recorder.spread))} were taken for "
+                f"one row that all {recorder.count} examples share. If dimension 0 counts something else, let it count "
+                "the examples, or use ReferenceEngine."
+            )
+        raise
 
 
 def read_page(task: Task, losses: torch.Tensor, records: Sequence[Record], count: int) -> Page:
