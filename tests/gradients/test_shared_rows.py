@@ -198,3 +198,29 @@ class TestOtherFirstDimensions:
         with pytest.raises(RuntimeError) as raised:
             by_engine(ENGINE, Fails(), words(4))
         assert any("'positions'" in note and "ReferenceEngine" in note for note in raised.value.__notes__)
+
+    @pytest.mark.parametrize("other", [False, True])
+    def test_a_row_that_was_picked_from_the_examples_is_refused_in_any_batch(self, other, sizes_unprobed):
+        """It comes in a batch whose values are not compared, beside a row that is shared indeed, or not."""
+
+        class Picks(nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                torch.manual_seed(0)
+                self.layer, self.rare, self.row = nn.Linear(3, 2), nn.Linear(3, 2), nn.Linear(3, 2)
+
+            def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+                outputs = self.layer(inputs)
+                if other:
+                    outputs = outputs + self.row(torch.ones(1, 3, dtype=inputs.dtype))
+                picked = inputs[inputs[:, 0] > 100]
+                return outputs + self.rare(picked).mean() if len(picked) else outputs
+
+        model, examples = Picks().double(), normal(8, 3)
+        for _ in range(2):
+            by_engine(ENGINE, model, examples)
+        examples[2, 0] = 200.0
+        with pytest.raises(InvalidArgumentError, match=r"'rare'.*unlike in batches that were checked"):
+            by_engine(ENGINE, model, examples)
+        examples[2, 0] = 0.0
+        by_engine(ENGINE, model, examples[:6])

@@ -6,7 +6,7 @@ state, and is checked like a new one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 import torch
@@ -45,12 +45,14 @@ class Checks:
         batches: How many batches there were, checked or not.
         largest: How many examples the largest batch had whose values were checked.
         waiting: Whether values are to be checked as soon as a batch allows it.
+        spread: See `inosgd.gradients.recording.Task`.
     """
 
     recorded: bool
     batches: int = 0
     largest: int = 0
     waiting: bool = True
+    spread: set[tuple[str, ...]] = field(default_factory=set)
 
     def values(self, task: Task, examples: Examples, size: int | None = None) -> None:
         """Check the values of a batch, of which ``size`` examples pass at once, if it is its turn.
@@ -71,7 +73,7 @@ class Checks:
         rows = torch.arange(max(count, _FEWEST), device="cpu") % count_examples(examples)
         piece = take(examples, rows)
         self.waiting = True  # also if the next line raises
-        if check_values(task, piece, recorded=self.recorded, perturbed=larger, seed=self.batches):
+        if check_values(task, piece, recorded=self.recorded, perturbed=larger, seed=self.batches, spread=self.spread):
             self.largest, self.waiting = max(self.largest, count), False
 
 

@@ -39,7 +39,9 @@ _PERTURBATION = 0.1
 _GOLDEN = 0.6180339887498949
 
 
-def check_values(task: Task, examples: Examples, *, recorded: bool, perturbed: bool, seed: int) -> bool:
+def check_values(
+    task: Task, examples: Examples, *, recorded: bool, perturbed: bool, seed: int, spread: set[tuple[str, ...]]
+) -> bool:
     """Compare a batch with its parts; False if too few of its losses and gradients are finite to tell.
 
     The batch passes whole, as it does in training. Its examples then pass in two halves and, up to 32 of them, alone,
@@ -67,6 +69,7 @@ def check_values(task: Task, examples: Examples, *, recorded: bool, perturbed: b
         perturbed: Whether to compare at moved parameters as well, where branches that start at zero are open, and to
             see there that no loss has a derivative with respect to the input of another example.
         seed: Says which halves.
+        spread: If the batch could be compared, which modules had one row for all examples is added to it; see `Task`.
 
     Raises:
         InvalidArgumentError: It says what differs and what to do about it.
@@ -85,6 +88,8 @@ def check_values(task: Task, examples: Examples, *, recorded: bool, perturbed: b
                 comparison.check_repeated(first)  # if it is not repeatable, that is why it differs
                 raise
             comparison.check_repeated(first)
+    if told:
+        spread.add(first.spread)
     return told
 
 
@@ -123,6 +128,7 @@ class _Whole:
     norms: FloatArray
     coefficients: FloatArray
     total: torch.Tensor | None
+    spread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -210,7 +216,7 @@ class _Comparison:
         if coefficients is None:
             usable = np.isfinite(measured.losses) & np.isfinite(measured.grad_norms)
             coefficients = _different(measured.grad_norms, usable, float(np.finfo(np.float32).tiny) ** 0.5)
-        return _Whole(measured.losses, measured.grad_norms, coefficients, page.weighted_sum(coefficients))
+        return _Whole(measured.losses, measured.grad_norms, coefficients, page.weighted_sum(coefficients), page.spread)
 
     def _losses(self) -> FloatArray:
         """The losses of a pass as training does it."""
