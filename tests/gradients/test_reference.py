@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from inosgd.errors import InvalidArgumentError
-from inosgd.gradients import ReferenceEngine, supervised, trainable_parameters
+from inosgd.gradients import ReferenceEngine, reference, supervised, trainable_parameters
+from tests.gradients.gradient_oracle import assert_close, by_engine, by_loop
 
 LOSSES = supervised(F.cross_entropy)
 
@@ -105,3 +106,90 @@ def test_a_mean_loss_and_uneven_tensors_are_refused():
         ReferenceEngine().on(model(), LOSSES, (x, y[:2])),
     ):
         pass
+
+
+class Cube(torch.autograd.Function):
+    """An operation that torch cannot map."""
+
+    @staticmethod
+    def forward(ctx, values):
+        ctx.save_for_backward(values)
+        return values**3
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 3 * ctx.saved_tensors[0] ** 2 * gradient
+
+
+def by_value(z: torch.Tensor) -> torch.Tensor:
+    """Control flow that looks at numbers."""
+    return torch.stack([2 * row if row.sum().item() > 0 else row.tanh() for row in z])
+
+
+def in_place(z: torch.Tensor) -> torch.Tensor:
+    """Writes into a tensor that is not mapped."""
+    rows = [torch.ones(4, dtype=z.dtype) for _ in z]
+    return torch.stack([row.add_(each) for row, each in zip(rows, z, strict=True)]) ** 2
+
+
+class Around(nn.Module):
+    def __init__(self, act) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last, self.act = nn.Linear(5, 4), nn.Linear(4, 3), act
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.last(self.act(self.first(inputs)))
+
+
+@pytest.fixture
+def mapped(monkeypatch) -> list[int]:
+    """How many rows every attempt to map a block had."""
+    attempts, plain = [], reference._per_example
+
+    def counted(network, losses, examples):
+        attempts.append(len(examples[0]))
+        return plain(network, losses, examples)
+
+    monkeypatch.setattr(reference, "_per_example", counted)
+    return attempts
+
+
+class TestModelsThatCannotBeMapped:
+    @pytest.mark.parametrize("act", [by_value, Cube.apply, in_place], ids=["branches", "no rule", "in place"])
+    @pytest.mark.parametrize("count", [1, 9])
+    def test_pass_one_by_one(self, act, count, mapped):
+        network, examples = Around(act).double(), batch(count)
+        assert_close(by_engine(ReferenceEngine(), network, examples, LOSSES), by_loop(network, examples, LOSSES), 1e-14)
+        assert mapped, "it was tried"
+        mapped.clear()
+        by_engine(ReferenceEngine(), network, examples, LOSSES)
+        assert mapped == [], "what was found is remembered"
+
+    def test_an_example_has_the_same_bits_in_every_batch(self):
+        network, examples = Around(by_value).double(), batch(9)
+        whole = by_engine(ReferenceEngine(), network, examples, LOSSES)
+        part = by_engine(ReferenceEngine(), network, tuple(each[4:] for each in examples), LOSSES)
+        np.testing.assert_array_equal(whole.norms[4:], part.norms)
+
+    def test_also_if_that_changes_between_batches(self, mapped):
+        """In a way that no module shows."""
+        network, examples = Around(torch.tanh).double(), batch(9)
+        by_engine(ReferenceEngine(), network, examples, LOSSES)
+        network.act = by_value
+        assert_close(by_engine(ReferenceEngine(), network, examples, LOSSES), by_loop(network, examples, LOSSES), 1e-14)
+        mapped.clear()
+        by_engine(ReferenceEngine(), network, examples, LOSSES)
+        assert mapped == []
+
+    def test_an_error_of_the_model_is_passed_on(self):
+        network, examples = Around(torch.tanh).double(), batch(9)
+        for _ in range(2):  # values are not compared at the third batch
+            by_engine(ReferenceEngine(), network, examples, LOSSES)
+        for model_of in (Around, lambda act: setattr(network, "act", act) or network):
+            with pytest.raises(KeyError, match="of its own"):
+                by_engine(ReferenceEngine(), model_of(lambda z: {}["of its own"]).double(), examples, LOSSES)
+
+    def test_what_can_be_mapped_is(self, mapped):
+        by_engine(ReferenceEngine(), Around(torch.tanh).double(), batch(9), LOSSES)
+        assert mapped[-1] > 1

@@ -7,6 +7,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from inosgd.adjustment import Adjustment
 from inosgd.analysis.task import regression
@@ -44,7 +45,7 @@ def test_a_study_file_declares_shares_and_every_training_uses_them(tmp_path):
     assert shares.sources == ("declared",) * 3
     assert dict(zip(shares.classes, shares.rows_for(OWNERS)[0].tolist(), strict=True)) == {"yes": 0.25, "no": 0.75}
     terms = prepared.trainer.plan.at(0)
-    offsets = prepared.trainer.losses_under(terms, shares).offsets
+    offsets = prepared.trainer.losses_under(terms, shares).offsets[torch.float64]
     assert offsets.tolist() == Adjustment(1.5, "classes").offsets(terms, prepared.trainer.plan.table, shares).tolist()
     run = create_run(tmp_path / "run", prepared)
     with run.lock() as locked:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -70,7 +70,7 @@ class BookkeepingEngine:
         checks = check_structure(task)
         size = self._size_of_pieces(task, examples)
         checks.values(task, examples, size)
-        task, rows = passing(task, examples, _measured, size)
+        task, rows = passing(replace(task, spread=checks.spread), examples, _measured, size)
         if count_examples(examples) <= rows:
             return record_pass(task, examples, rows)
         return SplitBatch.measured(task, examples, rows)

@@ -58,8 +58,11 @@ def _recorded_layer(path: str, module: nn.Module, rule: Rule, recorder: Recorder
                 f"module {path!r} ({type(module).__name__}) has parameters of its own and returns "
                 f"{type(output).__name__}; return one tensor, or use ReferenceEngine"
             )
-        shown, note = output.detach() if keeps_output(rule) else None, noted(rule, output)
         kept = [leaf for leaf in (*arguments, *keywords.values()) if isinstance(leaf, torch.Tensor)]
+        if output.requires_grad and recorder.is_shared(output):
+            recorder.spread.append(path)
+            output, arguments, keywords = recorder.per_example((output, arguments, keywords))
+        shown, note = output.detach() if keeps_output(rule) else None, noted(rule, output)
 
         def parts(gradient: torch.Tensor) -> Gradients:
             return rule(LayerCall(module, arguments, keywords, shown, gradient, note))
@@ -98,6 +101,9 @@ def _chain(module: nn.Sequential, path: str) -> StandIn | None:
 def _chained(chain: Chain, recorder: Recorder, forward: Forward) -> Forward:
     def call(inputs: Any) -> Any:
         if chain.suits(inputs):
+            if recorder.is_shared(inputs):
+                recorder.spread.append(chain.where)
+                inputs = recorder.per_example(inputs)
             return chain.recorded(recorder, inputs, kernel_run(chain.layers, inputs) or ChainRun(chain.layers, inputs))
         return forward(inputs)
 

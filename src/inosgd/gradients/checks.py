@@ -6,18 +6,18 @@ state, and is checked like a new one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
-from torch.utils import _pytree as pytree
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.engine import ExampleLosses, Examples, count_examples
-from inosgd.gradients.recording import Task
+from inosgd.gradients.inplace import can_run_out_of_place, overwrites
+from inosgd.gradients.recording import Task, take
 from inosgd.gradients.values import check_values
 
 State = tuple[object, ...]
@@ -28,6 +28,9 @@ _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_
 
 _LARGER = 1.25
 """By what factor a batch must be larger than all that were checked to be checked out of turn."""
+
+_FEWEST = 2
+"""How many rows are checked at least."""
 
 _MOST_STATES = 16
 """For how many states of a model the checks that were made are remembered."""
@@ -42,18 +45,21 @@ class Checks:
         batches: How many batches there were, checked or not.
         largest: How many examples the largest batch had whose values were checked.
         waiting: Whether values are to be checked as soon as a batch allows it.
+        spread: See `inosgd.gradients.recording.Task`.
     """
 
     recorded: bool
     batches: int = 0
     largest: int = 0
     waiting: bool = True
+    spread: set[tuple[str, ...]] = field(default_factory=set)
 
     def values(self, task: Task, examples: Examples, size: int | None = None) -> None:
         """Check the values of a batch, of which ``size`` examples pass at once, if it is its turn.
 
         That is at batches 1, 2, 4, 8, ..., counted in this process, and if a batch is larger by a quarter than all that
-        were checked. A batch without enough finite losses to tell leaves it to the next one.
+        were checked. A batch without enough finite losses to tell leaves it to the next one. An example that is alone
+        is checked beside itself, as it passes in training: one row has no shape that tells examples from anything else.
 
         Raises:
             InvalidArgumentError: It says what is wrong and what to do about it.
@@ -64,9 +70,10 @@ class Checks:
         larger = count > _LARGER * self.largest
         if count == 0 or not (self.waiting or larger):
             return
-        piece = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf[:count], examples)
+        rows = torch.arange(max(count, _FEWEST), device="cpu") % count_examples(examples)
+        piece = take(examples, rows)
         self.waiting = True  # also if the next line raises
-        if check_values(task, piece, recorded=self.recorded, perturbed=larger, seed=self.batches):
+        if check_values(task, piece, recorded=self.recorded, perturbed=larger, seed=self.batches, spread=self.spread):
             self.largest, self.waiting = max(self.largest, count), False
 
 
@@ -105,7 +112,7 @@ def check_model(model: nn.Module) -> None:
     check_layers(model)
     owners: dict[int, str] = {}
     for path, module in model.named_modules():
-        if getattr(module, "inplace", False):
+        if overwrites(module) and not can_run_out_of_place(module):
             problem = "it overwrites values that gradients are computed from; set inplace=False"
             raise InvalidArgumentError(f"{_name(path, module)}: {problem}")
         for name, parameter in module.named_parameters(recurse=False):

@@ -11,9 +11,9 @@ model:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 
 from inosgd._arrays import BoolArray, FloatArray
 from inosgd.errors import InvalidArgumentError
+from inosgd.gradients.outputs import classes_second, inputs_and_targets, logits_of
 
 Examples = Any
 """A tensor, or a tuple, list or dictionary of them; the first dimension of each counts the examples."""
@@ -86,33 +87,58 @@ class Supervised:
     """Losses for ``(inputs, targets)`` batches; see `supervised`."""
 
     loss: Callable[..., torch.Tensor]
-    offsets: torch.Tensor | None = None
+    offsets: Mapping[torch.dtype, torch.Tensor] | None = None
+    classes_last: bool = False
+    targets: str = "labels"
 
     def __call__(self, model: nn.Module, examples: Examples) -> torch.Tensor:
         """One loss per example."""
-        inputs, targets = examples
+        inputs, targets = inputs_and_targets(examples, self.targets)
         try:
-            outputs = model(inputs)
+            outputs = logits_of(model, inputs)
+            if self.classes_last:
+                outputs = classes_second(outputs)
             if self.offsets is not None:
-                outputs = outputs + _along_classes(self.offsets, outputs)
-            values = self.loss(outputs, targets, reduction="none")
+                outputs = outputs + _along_classes(self.offsets[outputs.dtype], outputs)
+            values = self._values(outputs, targets)
         except RuntimeError:
             _refuse_other_device(model, examples)
             raise
         return values.flatten(1).mean(1) if values.dim() > 1 else values
 
     def with_offsets(self, offsets: FloatArray) -> Supervised:
-        """The same losses with a number added to the logit of each class, which is the second dimension of outputs."""
-        return Supervised(self.loss, torch.from_numpy(offsets.copy()))
+        """The same losses with a number added to the logit of each class: in the last or second dimension."""
+        exact = torch.from_numpy(offsets.copy())
+        return replace(self, offsets={exact.dtype: exact, torch.float32: exact.float()})
+
+    def _values(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
+        try:
+            return self.loss(outputs, targets, reduction="none")
+        except (RuntimeError, ValueError) as error:
+            if outputs.dim() > 2 and not self.classes_last:
+                error.add_note(
+                    f"Outputs have the shape {tuple(outputs.shape)}. If their last dimension counts the classes: "
+                    "supervised(loss, classes_last=True)."
+                )
+            raise
 
 
-def supervised(loss: Callable[..., torch.Tensor]) -> Supervised:
-    """Losses for ``(inputs, targets)`` batches, from a function such as ``torch.nn.functional.cross_entropy``.
+def supervised(loss: Callable[..., torch.Tensor], *, classes_last: bool = False, targets: str = "labels") -> Supervised:
+    """Losses for batches of inputs and targets, from a function such as ``torch.nn.functional.cross_entropy``.
 
     ``loss`` is called as ``loss(model(inputs), targets, reduction="none")``; what it returns beyond the first
-    dimension (a loss per token, say) is averaged within each example.
+    dimension (a loss per token, say) is averaged within each example, places that it ignores included as 0.
+
+    A batch is a pair ``(inputs, targets)`` or a dictionary. A dictionary of inputs is passed by name, without the
+    targets, so that no model computes a mean over the batch: ``model(**inputs)``. A model may return a tensor, or an
+    object or dictionary with ``logits``.
+
+    Args:
+        loss: The function.
+        classes_last: Whether outputs have the shape (examples, places, classes); torch's losses have classes second.
+        targets: What the targets are called in batches that are dictionaries.
     """
-    return Supervised(loss)
+    return Supervised(loss, classes_last=classes_last, targets=targets)
 
 
 def _refuse_other_device(model: nn.Module, examples: Examples) -> None:
@@ -130,9 +156,11 @@ def _along_classes(offsets: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor
     if outputs.dim() < 2 or outputs.shape[1] != len(offsets):
         raise InvalidArgumentError(
             f"outputs of shape {tuple(outputs.shape)}: an adjusted loss needs one logit for each of {len(offsets)} "
-            "classes, in the second dimension; give class shares for the classes of the model"
+            "classes, in the second dimension (in the last with classes_last=True); give class shares for the classes "
+            "of the model"
         )
-    return offsets.to(outputs).view(-1, *[1] * (outputs.dim() - 2))
+    offsets = offsets.to(outputs.device)
+    return offsets if outputs.dim() == 2 else offsets.view(-1, *[1] * (outputs.dim() - 2))
 
 
 def trainable_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

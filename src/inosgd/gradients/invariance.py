@@ -88,6 +88,12 @@ def passing(task: Task, examples: Examples, measured: Measure, most: int | None 
     return task, rows if sizes.agrees[rows] else sizes.unit
 
 
+def pass_one_by_one(task: Task, examples: Examples, measured: Measure) -> None:
+    """From now on such examples pass one by one, because blocks turned out to be impossible."""
+    sizes = _sizes(task, examples, measured)
+    sizes.unit, sizes.agrees = 1, {1: True}
+
+
 def rows_of_block(task: Task, examples: Examples, measured: Measure) -> int:
     """How many rows pass at once if all batches pass in blocks; 1 if no block gives an example the same bits."""
     return _sizes(task, examples, measured).unit if count_examples(examples) else 1

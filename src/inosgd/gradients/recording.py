@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -27,6 +27,7 @@ from inosgd.gradients.engine import (
     count_examples,
     trainable_parameters,
 )
+from inosgd.gradients.inplace import can_run_out_of_place, out_of_place, overwrites
 from inosgd.gradients.rules.attention import ATTENTION, recorded_attention
 from inosgd.gradients.rules.chain import ChainGradients
 from inosgd.gradients.rules.chain_kernel import KernelGradients
@@ -56,6 +57,9 @@ class Task:
             are recorded when the library's function for them is called.
         modules: All modules of the model, each once.
         tables: Where the modules hold their parameters and buffers, which no pass may write to.
+        inplace: The modules that would work in place and run out of place; see `inosgd.gradients.inplace`.
+        spread: Which modules may have an output that is one row for all examples, in the order of their calls: what
+            checked batches had; None where anything may, because it is being checked.
         by_columns: Whether linear maps have the places of a batch in their columns; see `inosgd.gradients.invariance`.
     """
 
@@ -66,6 +70,8 @@ class Task:
     functions: dict[int, str]
     modules: tuple[nn.Module, ...]
     tables: tuple[Table, ...]
+    inplace: tuple[nn.Module, ...] = ()
+    spread: Set[tuple[str, ...]] | None = None
     by_columns: bool = False
 
     @classmethod
@@ -95,6 +101,7 @@ class Task:
             functions,
             tuple(modules),
             tuple(tables),
+            tuple([module for module in modules if can_run_out_of_place(module) and overwrites(module)]),
         )
 
     @property
@@ -137,6 +144,7 @@ class Page:
         count: How many examples there are; what is behind them repeats the last, so that batches have few sizes.
         norms: At least every example's gradient norm, and at least a `CANCELLATION`-th of its magnitude.
         magnitudes: At least the sum of the norms of all that an example adds to a sum; see `Bounds`.
+        spread: See `Recorder`.
     """
 
     parameters: tuple[nn.Parameter, ...]
@@ -145,6 +153,7 @@ class Page:
     norms: FloatArray
     magnitudes: FloatArray
     count: int
+    spread: tuple[str, ...] = ()
 
     def measure(self) -> Measured:
         """See `BatchGradients.measure`."""
@@ -204,7 +213,9 @@ def record_pass(task: Task, examples: Examples, rows: int = 0) -> Page:
     if rows > count:
         examples = take(examples, torch.arange(rows, device="cpu").clamp_max(count - 1))
     recorder = Recorder(max(rows, count), task.functions)
-    return read_page(task, forward(task, examples, recorder), recorder.records, count)
+    losses = forward(task, examples, recorder)
+    _check_spread(task, recorder)
+    return read_page(task, losses, recorder, count)
 
 
 def take(examples: Examples, rows: torch.Tensor) -> Examples:
@@ -219,20 +230,47 @@ def forward(task: Task, examples: Examples, recorder: Recorder) -> torch.Tensor:
     with (
         torch.enable_grad(),
         unwritten(task.model, task.tables),
+        out_of_place(task.inplace),
         standing_in(task.stand_ins, recorder),
         columns,
         functions,
     ):
-        losses = check_losses(task.losses(task.model, examples), recorder.count)
+        losses = _losses_of(task, examples, recorder)
     for record in recorder.records:
         record.check_unchanged()
     return losses
 
 
-def read_page(task: Task, losses: torch.Tensor, records: Sequence[Record], count: int) -> Page:
+def _check_spread(task: Task, recorder: Recorder) -> None:
+    """Refuse rows that all examples would share, and did not share in any batch that was checked.
+
+    A row that was picked from the examples has the same shape, and no gradient that could be told apart by example.
+    """
+    if recorder.spread and task.spread is not None and tuple(recorder.spread) not in task.spread:
+        raise InvalidArgumentError(
+            f"modules {sorted(set(recorder.spread))}: outputs of shape (1, ...) for {recorder.count} examples, unlike "
+            "in batches that were checked; let dimension 0 count the examples in every batch, or use ReferenceEngine"
+        )
+
+
+def _losses_of(task: Task, examples: Examples, recorder: Recorder) -> torch.Tensor:
+    try:
+        return check_losses(task.losses(task.model, examples), recorder.count)
+    except Exception as error:
+        if recorder.spread:
+            error.add_note(
+                f"Inside inosgd: outputs of shape (1, ...) of modules {sorted(set(recorder.spread))} were taken for "
+                f"one row that all {recorder.count} examples share. If dimension 0 counts something else, let it count "
+                "the examples, or use ReferenceEngine."
+            )
+        raise
+
+
+def read_page(task: Task, losses: torch.Tensor, recorder: Recorder, count: int) -> Page:
     """The backward pass, and the rules of all records; the first ``count`` losses are of examples."""
+    records = recorder.records
     gradients = _output_gradients(losses, records)
-    with torch.no_grad():
+    with torch.no_grad(), out_of_place(task.inplace):  # rules may call modules again
         forms = _forms(records, gradients, len(losses))
         found = added([form.bounds() for form in forms.values()] or [_no_bounds(losses)])
         norms = magnitudes = np.sqrt(found.norms.cpu().numpy())
@@ -240,7 +278,8 @@ def read_page(task: Task, losses: torch.Tensor, records: Sequence[Record], count
             magnitudes = np.sqrt(found.magnitudes.cpu().numpy())
             norms = np.maximum(norms, magnitudes / CANCELLATION)
         norms = norms + _UNDERFLOW
-        return Page(tuple(task.parameters.values()), losses.detach(), forms, norms, magnitudes, count)
+        parameters, spread = tuple(task.parameters.values()), tuple(recorder.spread)
+        return Page(parameters, losses.detach(), forms, norms, magnitudes, count, spread)
 
 
 def _no_bounds(losses: torch.Tensor) -> Bounds:

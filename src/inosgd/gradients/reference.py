@@ -25,7 +25,8 @@ from inosgd.gradients.engine import (
     count_examples,
     trainable_parameters,
 )
-from inosgd.gradients.invariance import rows_of_block
+from inosgd.gradients.inplace import out_of_place
+from inosgd.gradients.invariance import pass_one_by_one, rows_of_block
 from inosgd.gradients.precision import full_precision
 from inosgd.gradients.recording import Task, take
 from inosgd.gradients.written import unwritten
@@ -38,7 +39,8 @@ class ReferenceEngine:
 
     Examples are mapped (vmap) in blocks of as many rows as give each of them the same bits wherever it stands
     (`inosgd.gradients.invariance`). They pass one by one, with one backward pass for each, where there is no such block
-    or the model cannot be mapped, as the library's recurrent layers cannot.
+    or the model cannot be mapped: recurrent layers, branches that look at values, operations without a batching rule.
+    Which of the two is found out once for a model in one state, and depends on nothing that an example holds.
 
     Attributes:
         allow_untested_device: See `BookkeepingEngine`.
@@ -58,10 +60,26 @@ class ReferenceEngine:
         check_structure(task, recorded=False).values(task, examples)
         if count == 0:
             return _empty(task.model)
-        rows = 1 if _recurrent(task.model) else rows_of_block(task, examples, _measured_in_one)
-        with unwritten(task.model, task.tables):
-            found = _in_blocks(task, examples, rows) if rows > 1 else _one_by_one(task.model, task.losses, examples)
+        with unwritten(task.model, task.tables), out_of_place(task.inplace):
+            found = _gradients(task, examples)
         return _ReferenceGradients(check_losses(found[0], count), found[1])
+
+
+def _gradients(task: Task, examples: Examples) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same as `_per_example`, in blocks or one by one.
+
+    A mapped pass cannot branch on values: if it fails after blocks were tried, the model has changed in a way that its
+    modules do not show, or fails by itself, which one example at a time shows as it is.
+    """
+    rows = 1 if _recurrent(task.model) else rows_of_block(task, examples, _measured_in_one)
+    if rows > 1:
+        try:
+            return _in_blocks(task, examples, rows)
+        except Exception:
+            found = _one_by_one(task.model, task.losses, examples)
+            pass_one_by_one(task, examples, _measured_in_one)
+            return found
+    return _one_by_one(task.model, task.losses, examples)
 
 
 def _recurrent(model: nn.Module) -> bool:

@@ -16,6 +16,7 @@ from inosgd._arrays import BoolArray, FloatArray, IntArray
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.gradients.draws import HeldDraws
 from inosgd.gradients.engine import Examples, check_losses, count_examples
+from inosgd.gradients.inplace import out_of_place
 from inosgd.gradients.recording import Task, flatten, forward, record_pass
 from inosgd.gradients.rules.recorder import Recorder
 from inosgd.gradients.written import same_contents
@@ -38,7 +39,9 @@ _PERTURBATION = 0.1
 _GOLDEN = 0.6180339887498949
 
 
-def check_values(task: Task, examples: Examples, *, recorded: bool, perturbed: bool, seed: int) -> bool:
+def check_values(
+    task: Task, examples: Examples, *, recorded: bool, perturbed: bool, seed: int, spread: set[tuple[str, ...]]
+) -> bool:
     """Compare a batch with its parts; False if too few of its losses and gradients are finite to tell.
 
     The batch passes whole, as it does in training. Its examples then pass in two halves and, up to 32 of them, alone,
@@ -47,7 +50,8 @@ def check_values(task: Task, examples: Examples, *, recorded: bool, perturbed: b
     - the loss of every example, whatever it passes with, and in a second pass over the whole batch;
     - for each parameter, sum_i c_i g_i by the engine and by autograd in halves, with another c_i for every example;
     - the engine's norms, which may not be below those of the gradients of examples that pass alone;
-    - the bits of all parameters and buffers, before and after.
+    - the bits of all parameters and buffers, before and after;
+    - the loss of every example, whether modules with ``inplace=True`` work in place or not.
 
     Two numbers agree if they differ by no more than a change of all parameters by 128 roundings makes of one of them,
     so that nothing is assumed about the scale of losses. All of it is done in the mode that is trained in, with what
@@ -65,6 +69,7 @@ def check_values(task: Task, examples: Examples, *, recorded: bool, perturbed: b
         perturbed: Whether to compare at moved parameters as well, where branches that start at zero are open, and to
             see there that no loss has a derivative with respect to the input of another example.
         seed: Says which halves.
+        spread: If the batch could be compared, which modules had one row for all examples is added to it; see `Task`.
 
     Raises:
         InvalidArgumentError: It says what differs and what to do about it.
@@ -83,6 +88,8 @@ def check_values(task: Task, examples: Examples, *, recorded: bool, perturbed: b
                 comparison.check_repeated(first)  # if it is not repeatable, that is why it differs
                 raise
             comparison.check_repeated(first)
+    if told:
+        spread.add(first.spread)
     return told
 
 
@@ -121,6 +128,7 @@ class _Whole:
     norms: FloatArray
     coefficients: FloatArray
     total: torch.Tensor | None
+    spread: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +153,7 @@ class _Comparison:
         if usable.sum() < min(2, len(usable)):
             return False
         allowed = _allowed(whole.losses, shaken.losses, self._roundoff)
+        self._check_in_place(whole, allowed)
         self._check_halves(whole, shaken, usable, allowed)
         self._check_alone(whole, shaken, usable, allowed)
         return True
@@ -207,7 +216,7 @@ class _Comparison:
         if coefficients is None:
             usable = np.isfinite(measured.losses) & np.isfinite(measured.grad_norms)
             coefficients = _different(measured.grad_norms, usable, float(np.finfo(np.float32).tiny) ** 0.5)
-        return _Whole(measured.losses, measured.grad_norms, coefficients, page.weighted_sum(coefficients))
+        return _Whole(measured.losses, measured.grad_norms, coefficients, page.weighted_sum(coefficients), page.spread)
 
     def _losses(self) -> FloatArray:
         """The losses of a pass as training does it."""
@@ -216,6 +225,20 @@ class _Comparison:
             return _array(forward(self.task, self.examples, recorder))
         with torch.no_grad():
             return _array(_plain(self.task, self.examples))
+
+    def _check_in_place(self, whole: _Whole, allowed: FloatArray) -> None:
+        """The model as it is must have the losses that it has with everything out of place."""
+        if not self.task.inplace:
+            return
+        copies = pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, self.examples)
+        with torch.enable_grad():  # so that autograd refuses to overwrite parameters
+            losses = check_losses(self.task.losses(self.task.model, copies), count_examples(copies))
+        if not _agree(whole.losses, _array(losses), allowed).all():
+            paths = [path for path, module in self.task.model.named_modules() if module in self.task.inplace]
+            raise InvalidArgumentError(
+                f"modules {paths}: with inplace=True they overwrite a value that the model uses again, so that it "
+                "computes something else than with inplace=False; set inplace=False, or use the overwritten value once"
+            )
 
     def _check_halves(self, whole: _Whole, shaken: _Whole, usable: BoolArray, allowed: FloatArray) -> None:
         parameters = list(self.task.parameters.values())
@@ -281,7 +304,8 @@ def _array(losses: torch.Tensor) -> FloatArray:
 
 def _plain(task: Task, examples: Examples) -> torch.Tensor:
     """The losses of one pass without the engine."""
-    return check_losses(task.losses(task.model, examples), count_examples(examples))
+    with out_of_place(task.inplace):
+        return check_losses(task.losses(task.model, examples), count_examples(examples))
 
 
 def _derivatives(

@@ -86,7 +86,7 @@ FRONTIER = (
     Entry("CF-PC", 0.008, 5),
     Entry("CM-PC", 0.008, 5),
     Entry("SU-LS", 0.005, 5),
-    Entry("digits-hospitals", 0.02, ablation=True),
+    Entry("digits-hospitals", 0.02),
     Entry("x-ray-hospitals", 0.04),
 )
 

@@ -231,8 +231,9 @@ def save_outcome(
     study, data, evaluation = prepared.study, prepared.data, curve[-1] if curve else None
     found = findings(curve, data.task.names, prepared.trainer.plan, parameter_count(model))
     count = prepared.trainer.plan.count
-    told = {"table": table, "spent": spent, "steps": steps, "evaluation": evaluation, "findings": found}
-    description = describe(study, data, **told, count=count)
+    description = describe(
+        study, data, table=table, spent=spent, steps=steps, evaluation=evaluation, findings=found, count=count
+    )
     save_model(folder, model, description, announce)
     return Outcome(folder, steps, table, spent, evaluation, found)
 

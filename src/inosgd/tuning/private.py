@@ -16,6 +16,7 @@ from inosgd.parallel.workers import LOCAL, Workers
 from inosgd.plan import Plan
 from inosgd.randomness import RandomSource
 from inosgd.study.description import describe
+from inosgd.study.shares import settled
 from inosgd.tuning.candidates import Candidate
 from inosgd.tuning.pricing import Priced
 from inosgd.tuning.trials import RANKINGS, Trial, TrialTask, run_trial, trial_data
@@ -87,8 +88,15 @@ def described(priced: Priced, chosen: Chosen) -> tuple[nn.Module, dict[str, Any]
     model = study.model(data, 0)
     model.load_state_dict(chosen.trial.weights)
     steps, evaluation = chosen.plan.steps, chosen.trial.evaluation
-    told = {"table": priced.table, "spent": priced.tuning, "steps": steps, "evaluation": evaluation}
-    description = describe(study, data, **told, count=chosen.plan.count)
+    description = describe(
+        study,
+        data,
+        table=priced.table,
+        spent=priced.tuning,
+        steps=steps,
+        evaluation=evaluation,
+        count=chosen.plan.count,
+    )
     privacy = description["privacy"]
     changes = {
         "accountant": "rdp, with selection",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.utils import _pytree as pytree
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.rules.rule import Gradients
@@ -74,12 +75,14 @@ class Recorder:
         count: How many examples the pass is over.
         records: What was recorded so far, in the order of the pass.
         lengths: While a recurrent layer runs on sequences of different lengths, how long each of them is.
+        spread: The modules whose output was one row for all examples, for messages.
     """
 
     def __init__(self, count: int, names: Mapping[int, str]) -> None:
         self.count = count
         self.records: list[Record] = []
         self.lengths: torch.Tensor | None = None
+        self.spread: list[str] = []
         self._names = names
 
     def add(
@@ -104,6 +107,22 @@ class Recorder:
         described = tuple(_describe(output) for output in outputs)
         versions = tuple((tensor, tensor._version) for tensor in kept)
         self.records.append(Record(described, parts, versions, where))
+
+    def is_shared(self, values: torch.Tensor) -> bool:
+        """Whether values are one row for all examples, like embeddings of positions, which broadcast onto a batch."""
+        return values.dim() > 0 and len(values) == 1 < self.count
+
+    def per_example(self, values: Any) -> Any:
+        """Tensors of one row as a row for each example, all in one place in memory; everything else as it is.
+
+        The gradient of an example's row comes from that example's loss alone, where broadcasting would have added up
+        those of all examples.
+        """
+        return pytree.tree_map_only(
+            torch.Tensor,
+            lambda each: each.expand(self.count, *each.shape[1:]) if self.is_shared(each) else each,
+            values,
+        )
 
     def where(self, parameter: nn.Parameter) -> str:
         """The module that a parameter belongs to, for messages."""
