@@ -8,18 +8,34 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from inosgd import Budget, Ledger, Owners, PlanConfig, SecureSource, SeededSource, make_plan, verify_ledger
+from inosgd import (
+    IDP_SGD,
+    Budget,
+    Ledger,
+    Owners,
+    PlanConfig,
+    SecureSource,
+    SeededSource,
+    Trainer,
+    make_plan,
+    supervised,
+    verify_ledger,
+)
 from inosgd import counting as counting_module
+from inosgd.class_shares import ClassShares
 from inosgd.counting import Labels, count_classes, counted_shares
 from inosgd.errors import (
     BudgetExceededError,
     InfeasibleError,
     InvalidArgumentError,
     LedgerError,
+    TrainingStoppedError,
     UnknownOwnerError,
 )
 from inosgd.ledger.ledger import LEDGER_FORMAT
@@ -219,3 +235,40 @@ def test_noise_is_what_is_charged_and_the_test_would_see_less(plan):
     count = plan.count
     less = Terms(count.sampling_rates, 1.3 * count.clipping_thresholds, 1.0, count.expected_batch_size)
     assert stats.kstest(noise(dataclasses.replace(plan, count=less)).ravel(), "norm").pvalue < 1e-3
+
+
+def test_a_count_is_of_all_of_an_owners_examples_or_of_none(plan):
+    count = plan.count
+    rare = Terms(np.full(2, 1e-7), np.full(2, 1e9), 1.0, 1.0)  # would be charged next to nothing
+    with pytest.raises(InvalidArgumentError, match="give 0 or 1"):
+        dataclasses.replace(plan, count=rare)
+    ledger = Ledger.for_plan(plan)
+    with pytest.raises(InvalidArgumentError, match="give 0 or 1"):
+        ledger.record_count(rare, sensitivity=rare.clipping_thresholds)
+    with pytest.raises(LedgerError):
+        ledger.history.take({"kind": "count", "terms": rare.to_json()})
+    ledger.mark_stop("an owner asked", plan.table)
+    with pytest.raises(TrainingStoppedError):
+        ledger.record_count(count, sensitivity=count.clipping_thresholds)
+
+
+def test_owners_of_whom_noise_left_nothing_hold_all_classes_alike():
+    shares = ClassShares.counted(("n", "o"), CLASSES, np.array([[-3.0, -1.0, -2.0], [1.0, 3.0, -1.0]]))
+    np.testing.assert_allclose(shares.shares, [[1 / 3, 1 / 3, 1 / 3], [0.25, 0.75, 0.0]])
+    with pytest.raises(InvalidArgumentError, match="it has shares twice"):
+        ClassShares.counted(("n", "n"), CLASSES, np.ones((2, 3)))
+
+
+def test_what_cannot_be_counted_is_refused_before_anything_is_charged(plan):
+    who = owners()
+    inputs, numbers = torch.zeros(len(who), 2), labels(who).numbers
+    given = (plan, who, (inputs, torch.from_numpy(numbers)), supervised(F.cross_entropy), IDP_SGD)
+    with pytest.raises(InvalidArgumentError, match="the plan counts 3 classes"):
+        Trainer(*given, labels=Labels(("a", "b", "c", "d"), numbers))
+    with pytest.raises(InvalidArgumentError, match="shares are of"):
+        declared = ClassShares.declared({"n": {"x": 1.0}}, ("x", "y", "z"))
+        Trainer(*given, labels=Labels(CLASSES, numbers), shares=declared)
+    for wrong in (numbers[:, None], numbers.astype(float)):
+        with pytest.raises(InvalidArgumentError, match="labels of"):
+            Labels(CLASSES, wrong)
+    assert len(Labels(CLASSES, numbers.tolist())) == len(numbers)

@@ -427,3 +427,16 @@ def test_a_loss_that_is_a_mean_is_refused():
     mean = dataclasses.replace(trainer, losses=lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]))
     with pytest.raises(InvalidArgumentError, match="return one floating-point loss per example"):
         train_step(mean, TrainingState.start(mean, network, optimizer, SeededSource(0)))
+
+
+def test_what_steps_have_in_common_belongs_to_their_trainer():
+    who = owners()
+    trainer = Trainer(plan_for(who, rates=(0.0, 1.0)), who, examples(), LOSSES, IDP_SGD)
+    network = model()
+    state = TrainingState.start(trainer, network, torch.optim.SGD(network.parameters(), lr=0.1), SeededSource(0))
+    assert train_step(trainer, state).batch_size == 25
+    swapped = Owners(who.table, np.roll(who.assignment, 15))
+    other = dataclasses.replace(trainer, owners=swapped)
+    train_step(other, state)
+    assert state.under.trainer is other
+    np.testing.assert_array_equal(state.under.sampler.draw(SeededSource(0)), np.flatnonzero(swapped.assignment == 1))

@@ -52,6 +52,7 @@ class Entry:
         seeds: How many paired seeds.
         found_on: Whether the rule of ``auto`` was found on it.
         ablation: Whether the ablation is carried out on it.
+        note: What its results show, where they are against us.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Entry:
     seeds: int = 10
     found_on: bool = False
     ablation: bool = False
+    note: str = ""
 
     @property
     def rates(self) -> tuple[float, ...]:
@@ -86,7 +88,13 @@ FRONTIER = (
     Entry("CF-PC", 0.008, 5),
     Entry("CM-PC", 0.008, 5),
     Entry("SU-LS", 0.005, 5),
-    Entry("digits-hospitals", 0.02),
+    Entry(
+        "digits-hospitals",
+        0.02,
+        note="Here every class has liberal holders, and what a strict owner's examples would teach can be learnt from "
+        "theirs. The cap of the fair plan then takes signal away and protects nobody, and the paper's plans are far "
+        "ahead of it. The rule of `auto` does not look at how alike the owners' class shares are; it should.",
+    ),
     Entry("x-ray-hospitals", 0.04),
 )
 

@@ -131,6 +131,7 @@ def _section(measured: Measured) -> list[str]:
         f"{next(iter(measured.rows.values()))[0].final.scored_by}.",
         "",
         *_table(measured.rows, {label: rate for label, (rate, _) in measured.rates.items()}),
+        *([measured.entry.note, ""] if measured.entry.note else []),
     ]
     if measured.ablation:
         label = f"auto, at {measured.rates[AUTO.name][0]:g}"
