@@ -265,7 +265,7 @@ def test_what_cannot_be_counted_is_refused_before_anything_is_charged(plan):
     given = (plan, who, (inputs, torch.from_numpy(numbers)), supervised(F.cross_entropy), IDP_SGD)
     with pytest.raises(InvalidArgumentError, match="the plan counts 3 classes"):
         Trainer(*given, labels=Labels(("a", "b", "c", "d"), numbers))
-    with pytest.raises(InvalidArgumentError, match="shares are of"):
+    with pytest.raises(InvalidArgumentError, match="shares are declared for"):
         declared = ClassShares.declared({"n": {"x": 1.0}}, ("x", "y", "z"))
         Trainer(*given, labels=Labels(CLASSES, numbers), shares=declared)
     for wrong in (numbers[:, None], numbers.astype(float)):
