@@ -114,10 +114,12 @@ def test_one_label_per_example(classes_last):
     expected = F.cross_entropy(model(**named) + torch.from_numpy(OFFSETS), examples["labels"], reduction="none")
     for given in (
         {**named, "labels": examples["labels"]},
-        (named, examples["labels"]),
         (*named.values(), examples["labels"]),
     ):
         torch.testing.assert_close(losses(model, given), expected)
+    whole = nn.Module()
+    whole.forward = lambda inputs: model(**inputs)  # inputs of a pair are given as they are
+    torch.testing.assert_close(losses(whole, (named, examples["labels"])), expected)
     other = supervised(F.cross_entropy, targets="answers").with_offsets(OFFSETS)
     torch.testing.assert_close(other(model, {**named, "answers": examples["labels"]}), expected)
 

@@ -19,7 +19,7 @@ TEST_STUDIES = {"CF-PC", "CM-PC", "SU-LS", "digits-hospitals", "x-ray-hospitals"
 
 @pytest.fixture
 def quick(monkeypatch):
-    study = STUDIES["digits"].changed({"steps": 3, "accountant": "rdp"})
+    study = STUDIES["digits"].changed({"steps": 3})
     monkeypatch.setattr(Entry, "study", lambda self, data: study)
     monkeypatch.setattr(frontier, "FACTORS", (1.0, 2.0))
     monkeypatch.setattr(frontier, "entered", lambda _: entrants([DP_SGD, INO_SGD, AUTO], ["sample"]))
@@ -45,7 +45,9 @@ def test_every_method_has_its_own_rate_and_all_share_the_seeds(quick, tmp_path):
     assert not seen
 
 
-def test_what_is_ahead_by_chance_is_not_called_better(quick, tmp_path):
+def test_what_is_ahead_by_chance_is_not_called_better(quick, tmp_path, monkeypatch):
+    monkeypatch.setattr(frontier, "FACTORS", (1.0,))
+    monkeypatch.setattr(frontier, "VALIDATION_SEEDS", (0,))
     measured = measure(Entry("digits", 0.02, 2), tmp_path, tmp_path / "cache")
     same = frontier.Measured(
         measured.entry, quick, measured.rates, {**measured.rows, "dp-sgd": measured.rows["auto"]}, {}

@@ -129,9 +129,9 @@ def supervised(loss: Callable[..., torch.Tensor], *, classes_last: bool = False,
     ``loss`` is called as ``loss(model(inputs), targets, reduction="none")``; what it returns beyond the first
     dimension (a loss per token, say) is averaged within each example, places that it ignores included as 0.
 
-    A batch is a pair ``(inputs, targets)`` or a dictionary. A dictionary of inputs is passed by name, without the
-    targets, so that no model computes a mean over the batch: ``model(**inputs)``. A model may return a tensor, or an
-    object or dictionary with ``logits``.
+    A batch is a pair ``(inputs, targets)``, whose inputs are given to the model as they are, or a dictionary. What a
+    dictionary has beside the targets is passed by name, ``model(**inputs)``; the targets are not, so that no model
+    computes a mean over the batch. A model may return a tensor, or an object or dictionary with ``logits``.
 
     Args:
         loss: The function.

@@ -11,15 +11,19 @@ from torch import nn
 from inosgd.errors import InvalidArgumentError
 
 
+class Named(dict[str, Any]):
+    """Inputs that a model takes by name."""
+
+
 def inputs_and_targets(examples: Any, name: str) -> tuple[Any, Any]:
-    """The two parts of a batch: a pair, or a dictionary with the targets under ``name`` and inputs under all others."""
+    """The two parts of a batch: a pair, or a dictionary with the targets under ``name`` and named inputs besides."""
     if isinstance(examples, Mapping):
         if name not in examples:
             raise InvalidArgumentError(
                 f"examples: a dictionary of {sorted(map(str, examples))} without targets under {name!r}; add them, or "
                 "say what they are called: supervised(loss, targets=...)"
             )
-        return {key: value for key, value in examples.items() if key != name}, examples[name]
+        return Named({key: value for key, value in examples.items() if key != name}), examples[name]
     if not isinstance(examples, tuple | list) or len(examples) != 2:
         raise InvalidArgumentError(
             f"examples: {type(examples).__name__} is neither a pair (inputs, targets) nor a dictionary with targets "
@@ -29,8 +33,8 @@ def inputs_and_targets(examples: Any, name: str) -> tuple[Any, Any]:
 
 
 def logits_of(model: nn.Module, inputs: Any) -> torch.Tensor:
-    """What the model returns, or the ``logits`` in it; a dictionary of inputs is passed by name."""
-    found = outputs = model(**inputs) if isinstance(inputs, Mapping) else model(inputs)
+    """What the model returns for the inputs, or the ``logits`` in it."""
+    found = outputs = model(**inputs) if isinstance(inputs, Named) else model(inputs)
     if not isinstance(outputs, torch.Tensor):
         found = outputs.get("logits") if isinstance(outputs, Mapping) else getattr(outputs, "logits", None)
     if not isinstance(found, torch.Tensor):
