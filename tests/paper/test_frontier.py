@@ -48,7 +48,7 @@ def test_every_method_has_its_own_rate_and_all_share_the_seeds(quick, tmp_path):
 def test_what_is_ahead_by_chance_is_not_called_better(quick, tmp_path, monkeypatch):
     monkeypatch.setattr(frontier, "FACTORS", (1.0,))
     monkeypatch.setattr(frontier, "VALIDATION_SEEDS", (0,))
-    measured = measure(Entry("digits", 0.02, 2), tmp_path, tmp_path / "cache")
+    measured = measure(Entry("digits", 0.02, 2), tmp_path, tmp_path / "cache", workers=ONE)
     same = frontier.Measured(
         measured.entry, quick, measured.rates, {**measured.rows, "dp-sgd": measured.rows["auto"]}, {}
     )
