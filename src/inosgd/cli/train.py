@@ -23,7 +23,9 @@ from inosgd.cli.reports import reading_shown_by, show_outcome
 from inosgd.cli.studies import MethodOptions, StudyArgument
 from inosgd.distributed import Peers, connect
 from inosgd.errors import InosgdError, InvalidArgumentError, PeerLostError
+from inosgd.method import AUTO
 from inosgd.runs.folder import RunFolder
+from inosgd.study.auto import in_words
 from inosgd.study.running import Prepared, begin_training, create_run, finish, follow, prepare
 
 CHECKPOINTS = 10
@@ -58,6 +60,8 @@ def train_command(
         if run is None:
             follow(prepared, begin_training(None, prepared))
             return
+        if prepared.study.config.method.name == AUTO.name:
+            messages().print(in_words(prepared.study.config), soft_wrap=True)
         with run.lock() as locked, resumable(run):
             state = begin_training(locked, prepared)
             steps = prepared.trainer.plan.steps
