@@ -81,7 +81,6 @@ def test_bad_input_is_one_error(wrong, message):
 def test_who_has_no_shares_is_like_the_others():
     rows = SHARES.rows_for(("liberal", "new", "strict"), (100, 5, 300))
     np.testing.assert_allclose(rows[1], 0.75 * rows[2] + 0.25 * rows[0])
-    assert [SHARES.source_of(name) for name in ("strict", "new")] == ["declared", "pooled"]
     assert ClassShares.from_json(SHARES.to_json()) == SHARES
 
 

@@ -42,7 +42,7 @@ from inosgd.adjustment import Adjustment
 from inosgd.averaging import Averaging, RunningAverage
 from inosgd.class_shares import ClassShares
 from inosgd.clipping import AutoClipping
-from inosgd.counting import Labels
+from inosgd.counting import Labels, count_classes
 from inosgd.distributed import ALONE, Peers, SharedBatch, connect
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, ReferenceEngine
@@ -224,6 +224,22 @@ def test_empty_batches_unequal_shards_and_other_engines(crew, size):
             np.testing.assert_allclose(mine[index][0], expected, rtol=0, atol=tolerance(case), err_msg=name)
     assert alone(SPECIAL["always empty"])[3] == [0] * STEPS
     assert 0 in alone(SPECIAL["often empty"])[3]
+
+
+def counted_before(peers: Peers) -> tuple[list, list]:
+    """The first process was killed after its count, and begins again with its ledger; the others know nothing."""
+    case = Case(shares="counted", seed=None)
+    trainer, ledger = case.trainer(peers), None
+    if peers.first:
+        ledger = Ledger.for_plan(trainer.plan)
+        count_classes(ledger, trainer.plan, trainer.owners, trainer.labels, SecureSource())
+    state = case.state(trainer, ledger)
+    return state.shares.shares.tolist(), state.ledger.history.counts.tolist()
+
+
+def test_classes_are_counted_once_for_all_processes(crew):
+    first, *others = answers(crew, counted_before)
+    assert all(other == first for other in others)
 
 
 def slow(peers: Peers, case: Case) -> np.ndarray:

@@ -11,7 +11,6 @@ never read off the examples: that would be a release without noise.
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -56,10 +55,13 @@ class ClassShares(ArrayValue):
                 f"shares of shape {self.shares.shape}: give one row for each of {len(self.owners)} owners and one "
                 f"column for each of {len(self.classes)} classes, at least one and two"
             )
-        for owner, row, source in zip(self.owners, self.shares, self.sources, strict=True):
+        for source in set(self.sources):
             _validate.one_of(SOURCES, sources=source)
-            _check_row(owner, row)
-        object.__setattr__(self, "shares", frozen_floats(self.shares / self.shares.sum(axis=1, keepdims=True)))
+        totals = self.shares.sum(axis=1)
+        possible = ((self.shares >= 0) & (self.shares <= 1)).all(axis=1) & (abs(totals - 1) <= SUM_TOLERANCE)
+        for row in np.flatnonzero(~possible)[:1].tolist():
+            _refuse_row(self.owners[row], self.shares[row])
+        object.__setattr__(self, "shares", frozen_floats(self.shares / totals[:, None]))
 
     @classmethod
     def declared(cls, shares: Mapping[str, Mapping[str, float]], classes: Sequence[str]) -> Self:
@@ -83,7 +85,8 @@ class ClassShares(ArrayValue):
         """These rows, and those of ``other`` for owners that have none here."""
         if self.classes != other.classes:
             raise InvalidArgumentError(f"classes={other.classes!r}: they are {self.classes!r} elsewhere; give the same")
-        more = [row for row, owner in enumerate(other.owners) if owner not in self.owners]
+        known = set(self.owners)
+        more = [row for row, owner in enumerate(other.owners) if owner not in known]
         return ClassShares(
             (*self.owners, *(other.owners[row] for row in more)),
             self.classes,
@@ -101,10 +104,6 @@ class ClassShares(ArrayValue):
         weights = np.ones(len(names)) if sizes is None else np.asarray(sizes, dtype=np.float64)
         weights = np.where(known, np.maximum(weights, 1e-9), 0.0)
         return np.where(known[:, None], rows, weights @ rows / weights.sum())
-
-    def source_of(self, name: str) -> str:
-        """``declared``, ``counted`` or ``pooled``."""
-        return self.sources[self.owners.index(name)] if name in self.owners else "pooled"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -132,8 +131,7 @@ def _row(owner: str, given: Mapping[str, float], classes: Sequence[str]) -> list
         raise _validate.fail(f"shares[{owner!r}]", dict(given), "give a number from 0 to 1 for each class") from None
 
 
-def _check_row(owner: str, row: FloatArray) -> None:
+def _refuse_row(owner: str, row: FloatArray) -> None:
+    """The error for shares that cannot be."""
     _validate.closed_unit(**{f"shares[{owner!r}]": row})
-    total = math.fsum(row)
-    if not abs(total - 1) <= SUM_TOLERANCE:
-        raise InvalidArgumentError(f"shares[{owner!r}]: they add up to {total:g}; give shares that add up to 1")
+    raise InvalidArgumentError(f"shares[{owner!r}]: they add up to {row.sum():g}; give shares that add up to 1")

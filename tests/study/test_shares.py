@@ -21,7 +21,7 @@ from inosgd.study.built_in import STUDIES
 from inosgd.study.problems import StudyFileError
 from inosgd.study.reading import read_study
 from inosgd.study.running import begin_training, create_run, finish, prepare, prepare_again, resume_training
-from inosgd.study.shares import settled
+from inosgd.study.shares import adjusted_by, settled
 from inosgd.training import fit
 from tests.studies import written_study
 from tests.study.writers import OWNERS, table_text, write_study
@@ -154,3 +154,17 @@ def test_what_a_file_leaves_out_is_the_methods_own(tmp_path):
     part = written_study(tmp_path, *changes, ('target = "classes"\n', "")).config.method.adjustment
     assert (whole, part) == (Adjustment(1.5, "classes"), Adjustment(1.5, "owners"))
     assert written_study(tmp_path, COUNTED).config.method.adjustment == Adjustment()
+
+
+def test_a_card_says_of_how_many_owners_shares_are_pooled(tmp_path):
+    only = f"[training.adjustment]\n\n[shares.owners]\n{OWNERS[0]} = {{ yes = 0.5, no = 0.5 }}\n\n[model]"
+    study = written_study(tmp_path, ("[model]", only))
+    told = adjusted_by(study.config, study.split(0), None)
+    assert told.endswith("by class shares, declared for 1 owner, pooled for 2 owners")
+
+
+def test_an_owner_with_two_rows_of_shares_is_refused(tmp_path):
+    (tmp_path / "shares.csv").write_text(f"owner,yes,no\n{OWNERS[0]},0.3,0.7\n{OWNERS[0]},0.4,0.6\n")
+    study = written_study(tmp_path, ("[model]", '[training.adjustment]\n\n[shares]\nfile = "shares.csv"\n\n[model]'))
+    with pytest.raises(InvalidArgumentError, match="appears twice"):
+        study.split(0)

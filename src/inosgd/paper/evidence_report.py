@@ -11,6 +11,7 @@ from inosgd.paper.claims import CLAIMS, checks_of, place, shown, verdict
 from inosgd.paper.evidence import EVIDENCE, Collected
 from inosgd.paper.experiments import EXPERIMENTS
 from inosgd.paper.registry import SETTINGS
+from inosgd.study.study import Study
 
 INTRODUCTION = """# Evidence
 
@@ -54,14 +55,22 @@ def _verdicts(everything: Sequence[Collected]) -> str:
     return "\n".join([*lines, ""])
 
 
+def setting_of(study: Study) -> str:
+    """Who owns what, and what the plan is asked for."""
+    plan = study.config.plan
+    return (
+        f"{study.description[0].upper()}{study.description[1:]}. {plan.steps} steps, expected batch "
+        f"{plan.expected_batch_size:g}, mean threshold {plan.clipping_threshold:g}"
+    )
+
+
 def _section(collected: Collected) -> str:
     study, plan = collected.study, collected.study.config.plan
     lines = [
         f"## {study.name}, learning rate {collected.learning_rate:g}{' (chosen)' if collected.chosen else ''}",
         "",
-        f"{study.description[0].upper()}{study.description[1:]}. {plan.steps} steps, expected batch "
-        f"{plan.expected_batch_size:g}, mean threshold {plan.clipping_threshold:g}, model "
-        f"{SETTINGS[study.name].model}, {collected.evidence.seeds} seeds; the paper's variant is `{plan.variant}`."
+        f"{setting_of(study)}, model {SETTINGS[study.name].model}, {collected.evidence.seeds} seeds; the paper's variant "
+        f"is `{plan.variant}`."
         f"{' Overall accuracy is balanced over classes.' if SETTINGS[study.name].balanced else ''}",
         "",
         f"Baseline on validation by learning rate: {_tried(collected.tried)}.",

@@ -14,6 +14,7 @@ from inosgd.analysis.summary import mean_sd
 from inosgd.compare.results import Result
 from inosgd.method import AUTO, DP_SGD, INO_SGD
 from inosgd.paper import frontier
+from inosgd.paper.evidence_report import setting_of
 from inosgd.paper.frontier import FRONTIER, Measured
 
 MEASURES: dict[str, Callable[[Evaluation], float]] = {
@@ -125,8 +126,7 @@ def _section(measured: Measured) -> list[str]:
     lines = [
         f"## {study.name}",
         "",
-        f"{study.description[0].upper()}{study.description[1:]}. {plan.steps} steps, expected batch "
-        f"{plan.expected_batch_size:g}, mean threshold {plan.clipping_threshold:g}, {study.model_name}, "
+        f"{setting_of(study)}, {study.model_name}, "
         f"{measured.entry.seeds} seeds; the paper's variant is `{plan.variant}`, and the score is "
         f"{next(iter(measured.rows.values()))[0].final.scored_by}.",
         "",

@@ -28,9 +28,12 @@ def count_terms(table: OwnerTable, counting: Counting) -> Terms:
     Raises:
         InfeasibleError: If an owner is too small or too strict for its count to be of use; it is named.
     """
-    asked = table.names if counting.owners is None else counting.owners
-    _check_known(table, asked)
-    counted = np.array([name in set(asked) for name in table.names]) & (table.sizes > 0)
+    asked = set(table.names if counting.owners is None else counting.owners)
+    unknown = sorted(asked - set(table.names))
+    if unknown:
+        name = unknown[0]
+        raise UnknownOwnerError(name, f"counting.owners: there is no owner {name!r}; name owners of the table")
+    counted = np.array([name in asked for name in table.names]) & (table.sizes > 0)
     if not counted.any():
         raise InvalidArgumentError("counting.owners: none of them has examples; count others, or nobody")
     exact = 1 / (counting.share * gaussian_mu(table.epsilons, table.deltas))
@@ -42,12 +45,6 @@ def count_terms(table: OwnerTable, counting: Counting) -> Terms:
         raise _of_no_use(table, counting, worst, float(multipliers[worst]), float(errors[worst]))
     thresholds = np.where(counted, 1 / multipliers, (1 / multipliers)[counted].min())
     return Terms(counted.astype(np.float64), thresholds, 1.0, float(table.sizes[counted].sum()))
-
-
-def _check_known(table: OwnerTable, names: tuple[str, ...]) -> None:
-    for name in names:
-        if name not in table.names:
-            raise UnknownOwnerError(name, f"counting.owners: there is no owner {name!r}; name owners of the table")
 
 
 def _of_no_use(table: OwnerTable, counting: Counting, row: int, multiplier: float, error: float) -> InfeasibleError:

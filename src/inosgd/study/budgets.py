@@ -38,7 +38,7 @@ def read_budgets(path: Path, default_delta: float | None) -> dict[str, Budget]:
         deltas = _numbers(table, "delta", 0, 1, "give a number strictly between 0 and 1")
     else:
         deltas = np.full(len(table), default_delta)
-    _refuse_repeated(table, names)
+    refuse_repeated(table, names)
     rows = zip(names, epsilons.tolist(), deltas.tolist(), strict=True)
     return {name: Budget(epsilon=epsilon, delta=delta) for name, epsilon, delta in rows}
 
@@ -84,7 +84,8 @@ def _numbers(table: Table, column: str, low: float, high: float, fix: str) -> Fl
     return values
 
 
-def _refuse_repeated(table: Table, names: Texts) -> None:
+def refuse_repeated(table: Table, names: Texts) -> None:
+    """Raise if an owner has several rows of a table about owners."""
     seen: set[str] = set()
     for row, name in enumerate(names):
         if name in seen:

@@ -13,6 +13,7 @@ from inosgd.owners import OwnerTable
 from inosgd.plan import Plan, Terms
 from inosgd.plan_config import Counting
 from inosgd.study.auto import choose
+from inosgd.study.budgets import refuse_repeated
 from inosgd.study.config import TrainingConfig
 from inosgd.study.reading import StudyFile
 from inosgd.study.study import StudyData
@@ -30,13 +31,12 @@ def declared_shares(study: StudyFile, task: Task, table: OwnerTable) -> ClassSha
         columns = read_table([study.locate(section.file)], dict.fromkeys(("owner", *task.names), "shares.file"))
         numbers = {name: columns.numbers(name).tolist() for name in task.names}
         owners = columns.texts("owner")
-        for row, owner in enumerate(owners):
-            if owner in list(owners)[:row]:
-                raise columns.cell_error("owner", row, "appears twice; give each owner one row")
+        refuse_repeated(columns, owners)
         given = {owner: {name: numbers[name][row] for name in task.names} for row, owner in enumerate(owners)}
     if given is None:
         return None
-    unknown = [name for name in given if name not in table.names]
+    known = set(table.names)
+    unknown = [name for name in given if name not in known]
     if unknown:
         fix = f"there is no such owner; {closest(unknown[0], list(table.names))}"
         raise study.error(f"shares.owners.{unknown[0]}", dict(given[unknown[0]]), fix)
@@ -59,7 +59,7 @@ def settled(config: TrainingConfig, data: StudyData) -> TrainingConfig:
         raise InvalidArgumentError(
             f"adjustment: {data.task.kind} has no classes whose shares a loss could be adjusted by; leave it out"
         )
-    known = () if data.shares is None else data.shares.owners
+    known = set() if data.shares is None else set(data.shares.owners)
     uncounted = tuple(name for name, _, size in data.owners.table if size > 0 and name not in known)
     if not config.count_classes or not uncounted:
         if not known:
@@ -79,13 +79,12 @@ def adjusted_by(config: TrainingConfig, data: StudyData, count: Terms | None) ->
         return None
     declared = 0 if data.shares is None else len(data.shares.owners)
     counted = 0 if count is None else int(count.sampling_rates.sum())
-    sources = [f"declared for {declared}"] * (declared > 0) + [f"counted under the budgets for {counted}"] * (
-        counted > 0
-    )
-    owners = "owner" if declared + counted == 1 else "owners"
+    pooled = max(int((data.owners.table.sizes > 0).sum()) - declared - counted, 0)
+    numbers = {"declared for": declared, "counted under the budgets for": counted, "pooled for": pooled}
+    sources = [f"{source} {number} owner{'s' * (number != 1)}" for source, number in numbers.items() if number]
     return (
         f"signals taken out of the loss (tau {adjustment.tau:g}, target {adjustment.target}) by class shares, "
-        f"{' and '.join(sources)} {owners}"
+        f"{', '.join(sources)}"
     )
 
 
