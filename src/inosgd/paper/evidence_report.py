@@ -69,8 +69,8 @@ def _section(collected: Collected) -> str:
     lines = [
         f"## {study.name}, learning rate {collected.learning_rate:g}{' (chosen)' if collected.chosen else ''}",
         "",
-        f"{setting_of(study)}, model {SETTINGS[study.name].model}, {collected.evidence.seeds} seeds; the paper's variant "
-        f"is `{plan.variant}`."
+        f"{setting_of(study)}, model {SETTINGS[study.name].model}, {collected.evidence.seeds} seeds; the paper's "
+        f"variant is `{plan.variant}`."
         f"{' Overall accuracy is balanced over classes.' if SETTINGS[study.name].balanced else ''}",
         "",
         f"Baseline on validation by learning rate: {_tried(collected.tried)}.",
