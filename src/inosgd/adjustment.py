@@ -79,6 +79,18 @@ class Adjustment:
         return wanted
 
 
+def loudness(terms: Terms, table: OwnerTable, shares: ClassShares) -> FloatArray:
+    """How loudly each class that anyone has is heard per example: sum_n s_n p_n(c) / sum_n |D_n| p_n(c).
+
+    It lies between the smallest and the largest signal per example of the owners that hold the class. Public.
+    """
+    rows = shares.rows_for(table.names, table.sizes.tolist())
+    examples = table.sizes.astype(np.float64) @ rows
+    heard = terms.sampling_rates * table.sizes * terms.clipping_thresholds @ rows
+    found: FloatArray = heard[examples > 0] / examples[examples > 0]
+    return found
+
+
 def _mixed(weights: FloatArray) -> FloatArray:
     """Weights as shares that add up to 1, with a little of the uniform ones."""
     total = weights.sum()

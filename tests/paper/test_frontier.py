@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from inosgd.compare.entrant import entrants
@@ -9,12 +11,12 @@ from inosgd.method import AUTO, DP_SGD, INO_SGD
 from inosgd.paper import frontier
 from inosgd.paper.frontier import FRONTIER, Entry, ablated, measure
 from inosgd.paper.frontier_report import held_against, holm, render
-from inosgd.paper.own import dealt_out, digits_study, hospitals
+from inosgd.paper.own import MIXTURES, dealt_out, hospitals, mixture_study
 from inosgd.parallel.workers import Workers
 from inosgd.study.built_in import STUDIES
 
 ONE = Workers(jobs=1)
-TEST_STUDIES = {"CF-PC", "CM-PC", "SU-LS", "digits-hospitals", "x-ray-hospitals"}
+TEST_STUDIES = {"CF-PC", "CM-PC", "SU-LS", "x-ray-hospitals", "CIFAR-collectors", "cardiotocogram-clinics"}
 
 
 @pytest.fixture
@@ -76,7 +78,8 @@ def test_a_part_is_taken_away_at_a_time():
 
 def test_owners_of_our_own_studies_hold_mixtures():
     assert [round(budget.epsilon, 2) for budget in hospitals(3, 0.5, 8.0).values()] == [0.5, 2.0, 8.0]
-    data = digits_study().split(0)
+    data = mixture_study("digits-hospitals", Path("nowhere")).split(0)
     shares = data.shares.rows_for(data.owners.table.names)
     assert ((shares > 0.02).sum(axis=1) >= 3).all()
     assert (dealt_out(data.class_numbers, 6) == dealt_out(data.class_numbers, 6)).all()
+    assert set(MIXTURES) <= {entry.name for entry in FRONTIER}

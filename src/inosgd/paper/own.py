@@ -1,15 +1,18 @@
-"""Two studies of our own making, in which owners hold mixtures of classes: the rule of ``auto`` was not found on them.
+"""Studies of our own making, in which owners hold mixtures of classes.
 
-Every class is dealt out to the owners in shares that are drawn from a symmetric Dirichlet distribution by a fixed seed.
-Budgets rise evenly in their logarithms. A fifth of each class is held out.
+Every class is dealt out to the owners in shares that are drawn from a symmetric Dirichlet distribution by a fixed seed:
+the smaller its concentration, the fewer owners hold most of a class. Budgets rise evenly in their logarithms. A fifth
+of each class is held out.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -25,7 +28,70 @@ from inosgd.plan_config import PlanConfig
 from inosgd.study.config import TrainingConfig
 from inosgd.study.study import Study, StudyData, split_by_class
 
-CONCENTRATION = 0.5
+
+@dataclass(frozen=True)
+class Mixture:
+    """A study whose classes are dealt out.
+
+    Attributes:
+        content: What the examples are.
+        data_set: Where they come from.
+        model: The model's name in the paper, or ``perceptron``.
+        owners: How many there are.
+        epsilons: The strictest budget and the most liberal one.
+        plan: What is asked of a plan; its variant is that of the paper's methods.
+        concentration: Of the distribution of a class over the owners.
+        balanced: Whether overall accuracy is balanced over classes.
+    """
+
+    content: str
+    data_set: str
+    model: str
+    owners: int
+    epsilons: tuple[float, float]
+    plan: PlanConfig
+    concentration: float = 0.5
+    balanced: bool = False
+
+
+MIXTURES = {
+    "digits-hospitals": Mixture(
+        "handwritten digits",
+        "digits",
+        "perceptron",
+        6,
+        (0.5, 8.0),
+        PlanConfig(steps=200, variant="sample", expected_batch_size=128, clipping_threshold=0.1),
+    ),
+    "x-ray-hospitals": Mixture(
+        "chest X-rays",
+        "chest-xray-embeddings",
+        "EN",
+        5,
+        (0.3, 5.0),
+        PlanConfig(steps=100, variant="scale", expected_batch_size=512, clipping_threshold=0.2),
+        balanced=True,
+    ),
+    "CIFAR-collectors": Mixture(
+        "CIFAR-10",
+        "cifar-10-embeddings",
+        "SC",
+        8,
+        (0.3, 6.0),
+        PlanConfig(steps=150, variant="scale", expected_batch_size=512, clipping_threshold=0.2),
+        concentration=0.2,
+    ),
+    "cardiotocogram-clinics": Mixture(
+        "cardiotocograms",
+        "cardiotocography",
+        "MLP",
+        4,
+        (1.0, 8.0),
+        PlanConfig(steps=500, variant="sample", expected_batch_size=128, clipping_threshold=0.1),
+        concentration=0.3,
+        balanced=True,
+    ),
+}
 
 
 def hospitals(count: int, strictest: float, most_liberal: float) -> dict[str, Budget]:
@@ -34,61 +100,54 @@ def hospitals(count: int, strictest: float, most_liberal: float) -> dict[str, Bu
     return {f"hospital {row + 1}": Budget(epsilon=each, delta=1e-5) for row, each in enumerate(epsilons)}
 
 
-def dealt_out(targets: IntArray, owners: int) -> IntArray:
+def dealt_out(targets: IntArray, owners: int, concentration: float = 0.5) -> IntArray:
     """The owner of each example: every class in shares of its own, the same for every split."""
     rng, found = np.random.default_rng(0), np.empty(len(targets), dtype=np.int64)
     for number in range(int(targets.max()) + 1):
         rows = np.flatnonzero(targets == number)
-        found[rows] = rng.choice(owners, size=len(rows), p=rng.dirichlet(np.full(owners, CONCENTRATION)))
+        found[rows] = rng.choice(owners, size=len(rows), p=rng.dirichlet(np.full(owners, concentration)))
     return found
 
 
-def digits_study() -> Study:
-    """Handwritten digits of six owners, and a perceptron."""
-    images, digits = load_digits(return_X_y=True)
-    inputs, budgets = (images / 8.0 - 1.0).astype(np.float32), hospitals(6, 0.5, 8.0)
-    owners, classes = dealt_out(digits, len(budgets)), [str(digit) for digit in range(10)]
-
-    def split(seed: int) -> StudyData:
-        return split_by_class(inputs, digits, owners, budgets, classes, seed)
-
-    plan = PlanConfig(steps=200, variant="sample", expected_batch_size=128, clipping_threshold=0.1)
-    return Study(
-        name="digits-hospitals",
-        description="handwritten digits, every class dealt out to six owners with epsilon 0.5 to 8",
-        origin=json.dumps({"kind": "own", "name": "digits-hospitals"}),
-        config=TrainingConfig(IDP_SGD, plan, 0.02, learning_rate_unit="noise"),
-        model_name="perceptron",
-        split=split,
-        model=lambda _, seed: perceptron(64, 32, 10, seed=seed),
-    )
-
-
-def x_ray_study(folder: Path) -> Study:
-    """Embeddings of chest X-rays of five owners, and two layers; classes differ in size, so accuracy is balanced."""
-    budgets = hospitals(5, 0.3, 5.0)
+def mixture_study(name: str, folder: Path) -> Study:
+    """A study of `MIXTURES`, on the data in ``folder``."""
+    mixture = MIXTURES[name]
+    budgets = hospitals(mixture.owners, *mixture.epsilons)
 
     @cache
-    def loaded() -> tuple[np.ndarray, IntArray, IntArray]:
-        data = obtain("chest-xray-embeddings", folder)
-        targets = np.append(data.train.targets, data.test.targets)
-        inputs = np.concatenate([model_inputs(data.train), model_inputs(data.test)])
-        return inputs, targets, dealt_out(targets, len(budgets))
+    def loaded() -> tuple[np.ndarray[Any, Any], IntArray, IntArray, Sequence[str]]:
+        inputs, targets, classes = _loaded(mixture.data_set, folder)
+        return inputs, targets, dealt_out(targets, mixture.owners, mixture.concentration), classes
 
     def split(seed: int) -> StudyData:
-        classes = ("normal", "bacterial pneumonia", "viral pneumonia")
-        return split_by_class(*loaded(), budgets, classes, seed, balanced=True)
+        inputs, targets, owners, classes = loaded()
+        return split_by_class(inputs, targets, owners, budgets, classes, seed, balanced=mixture.balanced)
 
     def model(data: StudyData, seed: int) -> nn.Module:
-        return MODELS["EN"](tuple(data.examples.inputs.shape[1:]), data.task.outputs, seed=seed)
+        shape = tuple(data.examples.inputs.shape[1:])
+        if mixture.model == "perceptron":
+            return perceptron(shape[0], 32, data.task.outputs, seed=seed)
+        return MODELS[mixture.model](shape, data.task.outputs, seed=seed)
 
-    plan = PlanConfig(steps=100, variant="scale", expected_batch_size=512, clipping_threshold=0.2)
+    dealt = "every class dealt out to {} owners with epsilon {:g} to {:g}".format(mixture.owners, *mixture.epsilons)
     return Study(
-        name="x-ray-hospitals",
-        description="chest X-rays, every class dealt out to five owners with epsilon 0.3 to 5",
-        origin=json.dumps({"kind": "own", "name": "x-ray-hospitals", "data": str(folder)}),
-        config=TrainingConfig(replace(IDP_SGD, variant="scale"), plan, 0.02, learning_rate_unit="noise"),
-        model_name="two layers on embeddings",
+        name=name,
+        description=f"{mixture.content}, {dealt}",
+        origin=json.dumps({"kind": "own", "name": name, "data": str(folder)}),
+        config=TrainingConfig(
+            replace(IDP_SGD, variant=mixture.plan.variant), mixture.plan, 0.02, learning_rate_unit="noise"
+        ),
+        model_name=mixture.model,
         split=split,
         model=model,
     )
+
+
+def _loaded(name: str, folder: Path) -> tuple[np.ndarray[Any, Any], IntArray, Sequence[str]]:
+    """Inputs, class numbers and classes."""
+    if name == "digits":
+        images, digits = load_digits(return_X_y=True)
+        return (images / 8.0 - 1.0).astype(np.float32), digits, [str(digit) for digit in range(10)]
+    data = obtain(name, folder)
+    inputs = np.concatenate([model_inputs(data.train), model_inputs(data.test)])
+    return inputs, np.append(data.train.targets, data.test.targets), data.classes

@@ -2,42 +2,71 @@
 
 The rule:
 
-    plan         fair, with its usual exponent and cap: liberal owners are heard up to twice as loudly as the strictest
+    plan         declared class shares: the most total signal with which no class is heard more than three times as
+                 loudly per example as another. This is SCALE if SCALE is such a plan; otherwise fair, with its usual
+                 exponent and the weakest of a few caps
+                 counted ones: fair with cap 3, which keeps this for whatever the count will say
+                 none: fair with cap 2
     tail         none: the adjusted loss does what a tail is for, and takes no signal away
     adjustment   if class shares are declared or counted: tau 1.5, towards all owners alike
     averaging    exponential, over a tenth of the steps and at most ten of them: decay 1 - 1 / h, h = min(10, T / 10)
 
-It looks at the task, at whether there are class shares, and at nothing of the examples. So it costs no privacy, and
-what was counted has no say in rates, thresholds, noise or the number of steps (`inosgd.counting`).
+How loudly class c is heard per example is  sum_n s_n p_n(c) / sum_n |D_n| p_n(c),  with the signals s_n = q_n |D_n| C_n
+and the class shares p_n (`inosgd.adjustment`). It is a mean of the signals per example of the owners that hold the
+class, so a cap on owners is a cap on classes. Where owners hold alike data, liberal ones speak for the strict ones'
+classes too, and no cap is needed.
+
+The rule looks at budgets, sizes, the task and declared class shares, and at nothing of the examples. So it costs no
+privacy, and what was counted has no say in rates, thresholds, noise or the number of steps (`inosgd.counting`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections import deque
+from collections.abc import Iterator
 
-from inosgd.analysis.task import Task
+import numpy as np
+
+from inosgd.adjustment import loudness
 from inosgd.averaging import Averaging
+from inosgd.class_shares import ClassShares
 from inosgd.method import AUTO
-from inosgd.study.config import TrainingConfig
+from inosgd.owners import OwnerTable
+from inosgd.plan_config import Fairness, PlanConfig
+from inosgd.study.config import TrainingConfig, plan_for
+from inosgd.study.study import StudyData
 
 HORIZON = 10
 LONG = HORIZON * HORIZON
 """How many iterates are averaged, and from how many steps on."""
 
+LOUDEST = 3.0
+"""How many times as loudly as another a class may be heard."""
 
-def choose(config: TrainingConfig, task: Task, *, shares: bool) -> TrainingConfig:
+CAPS = (math.inf, 6.0, 4.0)
+"""The caps of fair plans that are tried before `LOUDEST` itself, which is always enough."""
+
+
+def choose(config: TrainingConfig, data: StudyData, planned: PlanConfig | None = None) -> TrainingConfig:
     """The configuration with what ``auto`` leaves open; any other method is left as it is.
 
     Args:
-        config: What was asked for. An adjustment or an averaging that it gives stays.
-        task: What the model is for.
-        shares: Whether there are class shares, or will be before the first step.
+        config: What was asked for. A cap, an adjustment or an averaging that it gives stays.
+        data: The study's data. Task, owners and declared shares decide, the examples do not.
+        planned: The plan that a training has begun with, if it has: the choice was made then.
     """
     if config.method.name != AUTO.name:
         return config
     method, averaging = config.method, config.averaging or _averaging(config)
-    if task.kind != "classification" or not shares:
+    if data.task.kind != "classification" or (data.shares is None and not config.count_classes):
         method = dataclasses.replace(method, adjustment=None)
+    if planned is not None:
+        config = _planned_as(config, planned.variant, planned.fairness)
+    elif method.adjustment is not None and (config.plan.variant, config.plan.fairness) == (AUTO.variant, Fairness()):
+        config = _with_plan(config, data)
+    method = dataclasses.replace(method, variant=config.plan.variant)
     return dataclasses.replace(config, method=method, averaging=averaging)
 
 
@@ -46,16 +75,58 @@ def _averaging(config: TrainingConfig) -> Averaging:
     return Averaging("exponential", 1 - 1 / max(min(HORIZON, steps / HORIZON), 1))
 
 
+_CHOSEN: deque[tuple[TrainingConfig, OwnerTable, ClassShares, TrainingConfig]] = deque(maxlen=64)
+
+
+def _with_plan(config: TrainingConfig, data: StudyData) -> TrainingConfig:
+    """The same by the plan of the rule; kept, since trainings with other seeds ask for it again."""
+    table, shares = data.owners.table, data.shares
+    holders = {name for name, _, size in table if size > 0}
+    if shares is None or (config.count_classes and not holders <= set(shares.owners)):
+        return _planned_as(config, "fair", Fairness(max_ratio=LOUDEST))
+    asked = dataclasses.replace(config, seed=None, learning_rate=1.0)
+    for other, its_table, its_shares, chosen in _CHOSEN:
+        if (other, its_table, its_shares) == (asked, table, shares):
+            return _planned_as(config, chosen.plan.variant, chosen.plan.fairness)
+    chosen = next(each for each in _candidates(config) if _quiet(each, table, shares))
+    _CHOSEN.append((asked, table, shares, chosen))
+    return chosen
+
+
+def _candidates(config: TrainingConfig) -> Iterator[TrainingConfig]:
+    """Plans of less and less total signal; with the last one no class can be too loud."""
+    yield _planned_as(config, "scale", config.plan.fairness)
+    for cap in (*CAPS, LOUDEST):
+        yield _planned_as(config, "fair", Fairness(max_ratio=cap))
+
+
+def _quiet(config: TrainingConfig, table: OwnerTable, shares: ClassShares) -> bool:
+    """Whether no class is heard too loudly."""
+    if config.plan.variant == "fair" and config.plan.fairness.max_ratio <= LOUDEST:
+        return True
+    heard = loudness(plan_for(config, table, verify=False).at(0), table, shares)
+    return bool(np.max(heard) <= LOUDEST * np.min(heard))
+
+
+def _planned_as(config: TrainingConfig, variant: str, fairness: Fairness) -> TrainingConfig:
+    method = dataclasses.replace(config.method, variant=variant)
+    return config.by(method, fairness)
+
+
 def in_words(config: TrainingConfig) -> str:
     """What was chosen and why, in a sentence."""
-    adjustment = config.method.adjustment
+    adjustment, cap = config.method.adjustment, config.plan.fairness.max_ratio
     loss = (
         "a plain loss, because no class shares are declared or counted"
         if adjustment is None
         else f"a loss from which unequal signals are taken out (tau {adjustment.tau:g}, target {adjustment.target})"
     )
-    cap = config.plan.fairness.max_ratio
+    heard = (
+        f"no class is heard more than {LOUDEST:g} times as loudly as another without a cap"
+        if config.plan.variant != "fair" or math.isinf(cap)
+        else f"liberal owners add to what is learnt and are heard at most {cap:g} times as loudly as the strictest"
+    )
     return (
-        f"auto: a {config.plan.variant} plan, so that liberal owners add to what is learnt and are heard at most "
-        f"{cap:g} times as loudly as the strictest; no tail, {loss}, and an average of the last iterates, which is free"
+        f"auto: a {config.plan.variant} plan: {heard}; no tail, {loss}, and an average of the last iterates, "
+        "which is free"
     )

@@ -160,7 +160,7 @@ def prepare_again(run: RunFolder, study: Study, *, peers: Peers = ALONE) -> Prep
     budgets = None if study.file is None else study.file.schema.budgets.file
     refuse_changes(description["fingerprints"], keyed(run.data_key(), fingerprints), budgets)
     data = restricted(with_joined(run, study, data, brought), plan.table)
-    seeded = replace(study, config=settled(replace(study.config, seed=description["seed"]), data))
+    seeded = replace(study, config=settled(replace(study.config, seed=description["seed"]), data, plan.config))
     return _prepared(seeded, data, {**fingerprints, **brought}, plan, peers)
 
 

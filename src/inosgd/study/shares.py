@@ -11,7 +11,7 @@ from inosgd.data.tables import closest, read_table
 from inosgd.errors import InvalidArgumentError
 from inosgd.owners import OwnerTable
 from inosgd.plan import Plan, Terms
-from inosgd.plan_config import Counting
+from inosgd.plan_config import Counting, PlanConfig
 from inosgd.study.auto import choose
 from inosgd.study.budgets import refuse_repeated
 from inosgd.study.config import TrainingConfig
@@ -46,13 +46,15 @@ def declared_shares(study: StudyFile, task: Task, table: OwnerTable) -> ClassSha
         raise InvalidArgumentError(f"{study.path}: {error}") from None
 
 
-def settled(config: TrainingConfig, data: StudyData) -> TrainingConfig:
+def settled(config: TrainingConfig, data: StudyData, planned: PlanConfig | None = None) -> TrainingConfig:
     """The configuration for the public facts of ``data``: what ``auto`` chooses, and whose classes are to be counted.
+
+    A training that goes on keeps what it was ``planned`` by.
 
     Raises:
         InvalidArgumentError: If a loss is to be adjusted and there are no classes, or no shares of them.
     """
-    config = choose(config, data.task, shares=data.shares is not None or config.count_classes)
+    config = choose(config, data, planned)
     if config.method.adjustment is None:
         return config
     if data.task.kind != "classification":
