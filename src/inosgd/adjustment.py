@@ -79,8 +79,8 @@ class Adjustment:
         return wanted
 
 
-def loudness(terms: Terms, table: OwnerTable, shares: ClassShares) -> FloatArray:
-    """How loudly each class that anyone has is heard per example: sum_n s_n p_n(c) / sum_n |D_n| p_n(c).
+def class_signals(terms: Terms, table: OwnerTable, shares: ClassShares) -> FloatArray:
+    """The signal per example of each class that any owner has: sum_n s_n p_n(c) / sum_n |D_n| p_n(c).
 
     It lies between the smallest and the largest signal per example of the owners that hold the class. Public.
     """

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inosgd.adjustment import Adjustment, loudness
+from inosgd.adjustment import Adjustment, class_signals
 from inosgd.analysis.task import classification, multi_label, regression
 from inosgd.averaging import Averaging
 from inosgd.class_shares import ClassShares
@@ -18,7 +18,7 @@ from inosgd.method import AUTO, METHODS
 from inosgd.owners import Owners, OwnerTable
 from inosgd.plan import Terms
 from inosgd.plan_config import Fairness
-from inosgd.study.auto import LOUDEST, choose, in_words
+from inosgd.study.auto import MAX_RATIO, choose, in_words
 from inosgd.study.built_in import STUDIES
 from inosgd.study.config import plan_for
 from inosgd.study.shares import settled
@@ -55,7 +55,7 @@ def test_the_rule(task, shares, adjustment, cap):
     assert (chosen.plan.variant, chosen.plan.fairness) == ("fair", Fairness(max_ratio=cap))
     assert chosen.learning_rate == CONFIG.learning_rate
     assert choose(chosen, data) == chosen
-    assert f"auto: a fair plan: liberal owners add to what is learnt and are heard at most {cap:g}" in in_words(chosen)
+    assert f"auto: a fair plan in which liberal owners have at most {cap:g}" in in_words(chosen)
 
 
 @pytest.mark.parametrize(
@@ -71,18 +71,18 @@ def test_where_liberal_owners_hold_the_strict_ones_classes_too_nobody_is_capped(
 
 
 @given(st.floats(0, 1), st.floats(0, 1))
-def test_no_class_is_heard_more_than_three_times_as_loudly_as_another(first, second):
+def test_no_class_has_more_than_three_times_the_signal_of_another(first, second):
     data = data_with(first, second)
     chosen = choose(CONFIG, data)
-    heard = loudness(plan_for(chosen, TABLE, verify=False).at(0), TABLE, data.shares)
-    assert heard.max() <= LOUDEST * heard.min() * (1 + 1e-6)
+    signals = class_signals(plan_for(chosen, TABLE, verify=False).at(0), TABLE, data.shares)
+    assert signals.max() <= MAX_RATIO * signals.min() * (1 + 1e-6)
 
 
-def test_a_class_is_heard_as_loudly_as_the_owners_that_hold_it():
+def test_a_class_has_the_mean_signal_of_the_owners_that_hold_it():
     terms = Terms(np.array([0.1, 0.2]), np.array([0.5, 1.0]), 1.0, 100.0)
     for share, expected in ((1.0, 0.05), (0.5, (0.05 * 1 + 0.2 * 0.5) / 1.5)):
         shares = data_with(1.0, 1 - share).shares
-        assert loudness(terms, TABLE, shares)[0] == pytest.approx(expected if share < 1 else 0.05)
+        assert class_signals(terms, TABLE, shares)[0] == pytest.approx(expected if share < 1 else 0.05)
 
 
 def test_a_count_has_no_say_in_the_plan():
@@ -92,7 +92,7 @@ def test_a_count_has_no_say_in_the_plan():
         if data.shares is not None:
             only = ClassShares.declared({"strict": {"a": 1.0}}, ["a", "b"])
             data = dataclasses.replace(data, shares=only)
-        assert choose(counting, data).plan.fairness == Fairness(max_ratio=LOUDEST)
+        assert choose(counting, data).plan.fairness == Fairness(max_ratio=MAX_RATIO)
 
 
 def test_a_training_that_goes_on_keeps_its_plan():

@@ -1,4 +1,4 @@
-"""Signals: how loudly each owner is heard against the noise, and what that means for the paper's condition."""
+"""Signals: how much of each owner stands out from the noise, and what that means for the paper's condition."""
 
 from __future__ import annotations
 

@@ -2,19 +2,19 @@
 
 The rule:
 
-    plan         declared class shares: the most total signal with which no class is heard more than three times as
-                 loudly per example as another. This is SCALE if SCALE is such a plan; otherwise fair, with its usual
-                 exponent and the weakest of a few caps
-                 counted ones: fair with cap 3, which keeps this for whatever the count will say
+    plan         declared class shares: the most total signal with which no class has more than three times the signal
+                 per example of another. This is SCALE if SCALE is such a plan; otherwise fair, with its usual exponent
+                 and the weakest of a few caps
+                 counted ones: fair with cap 3, which keeps to this whatever the count will say
                  none: fair with cap 2
     tail         none: the adjusted loss does what a tail is for, and takes no signal away
     adjustment   if class shares are declared or counted: tau 1.5, towards all owners alike
     averaging    exponential, over a tenth of the steps and at most ten of them: decay 1 - 1 / h, h = min(10, T / 10)
 
-How loudly class c is heard per example is  sum_n s_n p_n(c) / sum_n |D_n| p_n(c),  with the signals s_n = q_n |D_n| C_n
-and the class shares p_n (`inosgd.adjustment`). It is a mean of the signals per example of the owners that hold the
-class, so a cap on owners is a cap on classes. Where owners hold alike data, liberal ones speak for the strict ones'
-classes too, and no cap is needed.
+The signal per example of class c is  sum_n s_n p_n(c) / sum_n |D_n| p_n(c),  with the owners' signals s_n = q_n |D_n| C_n
+and class shares p_n (`inosgd.adjustment`). It is a mean over the owners that hold the class, so a cap on
+owners is a cap on classes. Where owners hold similar data, liberal ones have examples of the strict ones' classes too,
+and no cap is needed.
 
 The rule looks at budgets, sizes, the task and declared class shares, and at nothing of the examples. So it costs no
 privacy, and what was counted has no say in rates, thresholds, noise or the number of steps (`inosgd.counting`).
@@ -29,7 +29,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from inosgd.adjustment import loudness
+from inosgd.adjustment import class_signals
 from inosgd.averaging import Averaging
 from inosgd.class_shares import ClassShares
 from inosgd.method import AUTO
@@ -42,11 +42,11 @@ HORIZON = 10
 LONG = HORIZON * HORIZON
 """How many iterates are averaged, and from how many steps on."""
 
-LOUDEST = 3.0
-"""How many times as loudly as another a class may be heard."""
+MAX_RATIO = 3.0
+"""How many times the signal per example of another class one may have."""
 
 CAPS = (math.inf, 6.0, 4.0)
-"""The caps of fair plans that are tried before `LOUDEST` itself, which is always enough."""
+"""The caps of fair plans that are tried before `MAX_RATIO` itself, which is always enough."""
 
 
 def choose(config: TrainingConfig, data: StudyData, planned: PlanConfig | None = None) -> TrainingConfig:
@@ -83,29 +83,29 @@ def _with_plan(config: TrainingConfig, data: StudyData) -> TrainingConfig:
     table, shares = data.owners.table, data.shares
     holders = {name for name, _, size in table if size > 0}
     if shares is None or (config.count_classes and not holders <= set(shares.owners)):
-        return _planned_as(config, "fair", Fairness(max_ratio=LOUDEST))
+        return _planned_as(config, "fair", Fairness(max_ratio=MAX_RATIO))
     asked = dataclasses.replace(config, seed=None, learning_rate=1.0)
     for other, its_table, its_shares, chosen in _CHOSEN:
         if (other, its_table, its_shares) == (asked, table, shares):
             return _planned_as(config, chosen.plan.variant, chosen.plan.fairness)
-    chosen = next(each for each in _candidates(config) if _quiet(each, table, shares))
+    chosen = next(each for each in _candidates(config) if _balanced(each, table, shares))
     _CHOSEN.append((asked, table, shares, chosen))
     return chosen
 
 
 def _candidates(config: TrainingConfig) -> Iterator[TrainingConfig]:
-    """Plans of less and less total signal; with the last one no class can be too loud."""
+    """Plans of less and less total signal; the last one is always balanced."""
     yield _planned_as(config, "scale", config.plan.fairness)
-    for cap in (*CAPS, LOUDEST):
+    for cap in (*CAPS, MAX_RATIO):
         yield _planned_as(config, "fair", Fairness(max_ratio=cap))
 
 
-def _quiet(config: TrainingConfig, table: OwnerTable, shares: ClassShares) -> bool:
-    """Whether no class is heard too loudly."""
-    if config.plan.variant == "fair" and config.plan.fairness.max_ratio <= LOUDEST:
+def _balanced(config: TrainingConfig, table: OwnerTable, shares: ClassShares) -> bool:
+    """Whether no class has too much signal."""
+    if config.plan.variant == "fair" and config.plan.fairness.max_ratio <= MAX_RATIO:
         return True
-    heard = loudness(plan_for(config, table, verify=False).at(0), table, shares)
-    return bool(np.max(heard) <= LOUDEST * np.min(heard))
+    signals = class_signals(plan_for(config, table, verify=False).at(0), table, shares)
+    return bool(np.max(signals) <= MAX_RATIO * np.min(signals))
 
 
 def _planned_as(config: TrainingConfig, variant: str, fairness: Fairness) -> TrainingConfig:
@@ -121,12 +121,11 @@ def in_words(config: TrainingConfig) -> str:
         if adjustment is None
         else f"a loss from which unequal signals are taken out (tau {adjustment.tau:g}, target {adjustment.target})"
     )
-    heard = (
-        f"no class is heard more than {LOUDEST:g} times as loudly as another without a cap"
+    why = (
+        f"without a cap on liberal owners, since no class has more than {MAX_RATIO:g} times the signal of another"
         if config.plan.variant != "fair" or math.isinf(cap)
-        else f"liberal owners add to what is learnt and are heard at most {cap:g} times as loudly as the strictest"
+        else f"in which liberal owners have at most {cap:g} times the signal per example of the strictest"
     )
     return (
-        f"auto: a {config.plan.variant} plan: {heard}; no tail, {loss}, and an average of the last iterates, "
-        "which is free"
+        f"auto: a {config.plan.variant} plan {why}; no tail, {loss}, and an average of the last iterates, which is free"
     )
