@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: compare test test-long lint bench docs evidence setup setup-browser clean
+.PHONY: compare test test-long lint bench docs evidence dist setup setup-browser clean
 
 compare: $(READY)
 	$(BIN)/inosgd compare
@@ -32,6 +32,14 @@ docs: $(READY)
 
 evidence: $(READY)
 	$(BIN)/inosgd evidence
+
+# The wheel and the source distribution, installed into an empty environment and used there.
+dist: $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dist]'
+	rm -rf dist
+	$(BIN)/python checks/install.py
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
 
 setup: $(READY)
 
