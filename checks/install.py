@@ -59,16 +59,21 @@ def built(folder: Path) -> Path:
     run([sys.executable, "-m", "build", "--outdir", str(folder), str(ROOT)], folder)
     (wheel,), (source,) = folder.glob("*.whl"), folder.glob("*.tar.gz")
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert wheel.name.startswith(f"inosgd-{version}-"), wheel.name
     inside = set(zipfile.ZipFile(wheel).namelist())
     package = ROOT / "src" / "inosgd"
-    wanted = [path for path in package.rglob("*") if path.suffix in (".py", ".cpp", ".h", ".typed", ".css", ".js")]
-    missing = [path for path in wanted if str(path.relative_to(package.parent)) not in inside]
-    assert not missing, f"not in the wheel: {missing}"
-    assert not [name for name in inside if name.startswith(("tests", "checks"))]
-    assert any(name.endswith("licenses/LICENSE") for name in inside)
+    kept = [path for path in package.rglob("*") if path.suffix in (".py", ".cpp", ".h", ".typed", ".css", ".js")]
     with tarfile.open(source) as archive:
-        assert any(name.endswith("pyproject.toml") for name in archive.getnames())
+        unpacked = archive.getnames()
+    wanted = {
+        "its version": wheel.name.startswith(f"inosgd-{version}-"),
+        "every module and asset": all(str(path.relative_to(package.parent)) in inside for path in kept),
+        "no tests": not any(name.startswith(("tests", "checks")) for name in inside),
+        "the licence": any(name.endswith("licenses/LICENSE") for name in inside),
+        "how to build it from source": any(name.endswith("pyproject.toml") for name in unpacked),
+    }
+    missing = [what for what, there in wanted.items() if not there]
+    if missing:
+        raise SystemExit(f"{wheel.name}: it lacks {', '.join(missing)}")
     return wheel
 
 

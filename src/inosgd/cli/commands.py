@@ -38,6 +38,9 @@ COMMANDS = {
     "new": Listed(
         "new:new_command", "Write a commented study file that runs as it is, with a small table to run it on."
     ),
+    "check": Listed(
+        "check:check_command", "Say what would stop or weaken a training, in seconds and without training."
+    ),
     "train": Listed("train:train_command", "Train a model on your own data under individual budgets."),
     "tune": Listed(
         "tune:tune_command", "Choose learning rate, clipping threshold, tail and plan of a study by trying them."

@@ -12,8 +12,8 @@ from inosgd.cli.console import compact, plain_table
 from inosgd.shown import rounded_up
 
 AUTO_PLAN = (
-    "This is the plan of `auto`: fair shares, so that liberal owners add to what is learnt and do not drown out the "
-    "strict ones. "
+    "This is the plan of `auto` where no class shares are declared: liberal owners add to what is learnt and do not "
+    "drown out the strict ones. "
 )
 
 

@@ -38,6 +38,9 @@ DELIMITERS = {".csv": ",", ".tsv": "\t"}
 UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
 """What Arrow raises on files that are no Parquet, or whose names are no text."""
 
+MOST_ROWS = 5
+"""How many rows with the same problem a message lists."""
+
 MOST_NAMES = 12
 """How many column names a message lists."""
 
@@ -160,28 +163,38 @@ class Table:
             return
         missing = self.missing(column, known)
         if missing.any():
-            raise self.missing_error(column, int(np.argmax(missing)), fix)
+            raise self.missing_error(column, missing, fix)
 
-    def missing_error(self, column: str, row: int, fix: str) -> InvalidArgumentError:
-        """The error for a cell without a value, to be raised by the caller."""
-        state = "is missing" if self.value(column, row).strip() else "is empty"
-        return self.cell_error(column, row, f"{state}; {fix}")
+    def missing_error(self, column: str, missing: BoolArray, fix: str) -> InvalidArgumentError:
+        """The error for cells without a value, to be raised by the caller."""
+        state = "is missing" if self.value(column, int(np.argmax(missing))).strip() else "is empty"
+        return self.cells_error(column, missing, f"{state}; {fix}")
 
     def _parsed(self, column: str, texts: Any) -> Any:
         values = self.notation.plain(texts)
         try:
             return values.cast(pa.float64())
         except pa.ArrowInvalid:
-            row = next(row for row, text in enumerate(values.to_pylist()) if not _is_number(text))
-            raise self.cell_error(column, row, self.notation.problem(texts[row].as_py())) from None
+            wrong = np.array([not _is_number(text) for text in values.to_pylist()])
+            problem = self.notation.problem(texts[int(np.argmax(wrong))].as_py())
+            raise self.cells_error(column, wrong, problem) from None
 
     def _refuse(self, column: str, wrong: Any, problem: str) -> None:
         flags = np.asarray(wrong)
         if flags.any():
-            raise self.cell_error(column, int(np.argmax(flags)), problem)
+            raise self.cells_error(column, flags, problem)
 
     def _type_error(self, column: str, kind: Any, fix: str) -> InvalidArgumentError:
         return InvalidArgumentError(f"{self.path}: column {column!r} holds values of type {kind}; {fix}")
+
+    def cells_error(self, column: str, wrong: BoolArray, problem: str) -> InvalidArgumentError:
+        """The error for all cells that are ``wrong``, of which it shows the first, to be raised by the caller."""
+        rows = np.flatnonzero(wrong)
+        if len(rows) == 1:
+            return self.cell_error(column, int(rows[0]), problem)
+        places = ", ".join(str(place) for place in (self.positions[rows[:MOST_ROWS]] + 1).tolist())
+        more = f"({len(rows):,} such cells, in rows {places}{', ...' * (len(rows) > MOST_ROWS)})"
+        return self.cell_error(column, int(rows[0]), f"{problem} {more}")
 
     def cell_error(self, column: str, row: int, problem: str) -> InvalidArgumentError:
         """The error for one cell, to be raised by the caller; ``row`` counts from 0, within this table."""

@@ -11,9 +11,9 @@ The rule:
     adjustment   if class shares are declared or counted: tau 1.5, towards all owners alike
     averaging    exponential, over a tenth of the steps and at most ten of them: decay 1 - 1 / h, h = min(10, T / 10)
 
-The signal per example of class c is  sum_n s_n p_n(c) / sum_n |D_n| p_n(c),  with the owners' signals s_n = q_n |D_n| C_n
-and class shares p_n (`inosgd.adjustment`). It is a mean over the owners that hold the class, so a cap on
-owners is a cap on classes. Where owners hold similar data, liberal ones have examples of the strict ones' classes too,
+The signal per example of class c is  sum_n s_n p_n(c) / sum_n |D_n| p_n(c),  with signals s_n = q_n |D_n| C_n and class
+shares p_n (`inosgd.adjustment`). It is a mean over the owners that hold the class, so a cap on owners is a cap on
+classes. Where owners hold similar data, liberal ones have examples of the strict ones' classes too,
 and no cap is needed.
 
 The rule looks at budgets, sizes, the task and declared class shares, and at nothing of the examples. So it costs no

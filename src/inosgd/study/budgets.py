@@ -80,7 +80,7 @@ def _numbers(table: Table, column: str, low: float, high: float, fix: str) -> Fl
     values = table.numbers(column)
     wrong = ~((values > low) & (values < high))
     if wrong.any():
-        raise table.cell_error(column, int(np.argmax(wrong)), fix)
+        raise table.cells_error(column, wrong, fix)
     return values
 
 

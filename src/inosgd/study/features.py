@@ -108,9 +108,8 @@ class CategoricalFeature:
         """The position of each row's category."""
         codes = table.codes(name, self.categories, self.categories)
         if (codes < 0).any():
-            row = int(np.argmax(codes < 0))
-            known = closest(table.value(name, row), self.categories)
-            raise table.cell_error(name, row, f"is none of the column's categories; {known}")
+            known = closest(table.value(name, int(np.argmax(codes < 0))), self.categories)
+            raise table.cells_error(name, codes < 0, f"is none of the column's categories; {known}")
         return codes
 
     def rows(self, values: IntArray) -> npt.NDArray[np.float32]:
@@ -289,7 +288,7 @@ def encode(feature: Feature, table: Table, name: str, *, refuse_outside: bool = 
     if refuse_outside and isinstance(feature, NumericFeature | DateFeature) and not feature.fitted:
         wrong = feature.range.outside(values)
         if wrong.any():
-            raise cells.cell_error(name, int(np.argmax(wrong)), outside_problem(feature.limits))
+            raise cells.cells_error(name, wrong, outside_problem(feature.limits))
     rows = feature.rows(values)  # type: ignore[arg-type]
     if present.all() and feature.missing != INDICATOR:
         return rows
@@ -338,7 +337,7 @@ def truths(table: Table, name: str, other_fix: str = "") -> BoolArray:
     codes = table.codes(name, (*TRUE, *FALSE), lower=True)
     if (codes < 0).any():
         fix = f"write true or false, yes or no, 1 or 0{other_fix}"
-        raise table.cell_error(name, int(np.argmax(codes < 0)), f"is neither true nor false; {fix}")
+        raise table.cells_error(name, codes < 0, f"is neither true nor false; {fix}")
     return codes < len(TRUE)
 
 
@@ -351,7 +350,7 @@ def _present(feature: Declared, table: Table, name: str) -> BoolArray:
             "fill it in, leave the row out, or declare what stands for a missing value, such as "
             f"data.features.{name} = {shortened(as_toml(example), 120)}"
         )
-        raise table.missing_error(name, int(np.argmax(missing)), fix)
+        raise table.missing_error(name, missing, fix)
     return ~missing
 
 

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from inosgd.adjustment import Adjustment
 from inosgd.averaging import Averaging
+from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import check_model
 from inosgd.importance import BetaTail, Importance, StepTail
 from inosgd.method import METHODS, Method
@@ -29,6 +30,7 @@ from inosgd.study.reading import StudyFile, parse_study
 from inosgd.study.schema import AdjustmentSection, TailSection, TrainingSection
 from inosgd.study.sources import Progress
 from inosgd.study.study import Study, StudyData
+from inosgd.study.table_problems import with_all_problems
 
 
 def study_from(file: StudyFile, *, allowed_factory: str | None = None, progress: Progress | None = None) -> Study:
@@ -105,7 +107,10 @@ def file_model(file: StudyFile, allowed_factory: str | None, data: StudyData, se
 
 
 def _split(file: StudyFile, progress: Progress | None, seed: int) -> StudyData:
-    return load_data(file, progress, seed=seed)
+    try:
+        return load_data(file, progress, seed=seed)
+    except InvalidArgumentError as error:
+        raise with_all_problems(file, error) from None
 
 
 def _method(training: TrainingSection) -> Method:

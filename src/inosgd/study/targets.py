@@ -109,7 +109,7 @@ def _numbers_in(data: TableData | ImageData, table: Table, column: str, limits: 
     values = table.numbers(column)
     wrong, problem = _outside(data, limits, values)
     if wrong.any():
-        raise table.cell_error(column, int(np.argmax(wrong)), problem)
+        raise table.cells_error(column, wrong, problem)
     return values
 
 
