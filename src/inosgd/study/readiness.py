@@ -54,8 +54,8 @@ def _drowned(prepared: Prepared) -> Iterator[Finding]:
     ratio = min(noise_ratio(phase.terms, plan.table.sizes, parameters) for phase in plan.phases) / math.sqrt(plan.steps)
     if ratio >= 1:
         text = (
-            f"The noise of all steps together is {ratio:.2g} times as large as all gradients could be if they pointed the "
-            "same way. A larger expected batch, larger budgets or a model with fewer parameters make it smaller."
+            f"The noise of all steps together is {ratio:.2g} times as large as all gradients could be if they pointed "
+            "the same way. A larger expected batch, larger budgets or a model with fewer parameters make it smaller."
         )
         yield Finding("drowned", "the model", text, {"noise_ratio": ratio, "parameters": parameters})
 
