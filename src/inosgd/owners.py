@@ -28,6 +28,7 @@ import numpy.typing as npt
 from inosgd import _validate
 from inosgd._arrays import ArrayValue, FloatArray, IntArray, RowArray, frozen_floats, frozen_integers, pieces
 from inosgd.errors import InvalidArgumentError, UnknownOwnerError
+from inosgd.tabled import Tabled, TextTable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +46,8 @@ class Budget:
         _validate.open_unit(delta=self.delta)
 
 
-@dataclass(frozen=True, eq=False)
-class OwnerTable(ArrayValue):
+@dataclass(frozen=True, eq=False, repr=False)
+class OwnerTable(Tabled, ArrayValue):
     """One row per owner: its name, its budget, the number of its examples.
 
     Public: names, budgets and sizes are published with every plan, because rates, thresholds and the noise
@@ -81,6 +82,12 @@ class OwnerTable(ArrayValue):
     def budget(self, index: int) -> Budget:
         """The budget of the owner in row ``index``."""
         return Budget(epsilon=float(self.epsilons[index]), delta=float(self.deltas[index]))
+
+    def tabled(self) -> TextTable:
+        """Owners, budgets and sizes."""
+        columns = zip(self.names, self.epsilons, self.deltas, self.sizes, strict=True)
+        rows = ((name, f"{epsilon:g}", f"{delta:g}", f"{size:,}") for name, epsilon, delta, size in columns)
+        return TextTable(f"{len(self):,} owners", ("owner", "epsilon", "delta", "examples"), rows, len(self))
 
     @cached_property
     def privacy_ranks(self) -> IntArray:
@@ -121,7 +128,7 @@ class OwnerTable(ArrayValue):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Owners(ArrayValue):
+class Owners(Tabled, ArrayValue):
     """The table of owners, and the row of the owner of each example.
 
     ``assignment`` is sensitive: it says which examples exist and whose they are. It may be of any integer type, two
@@ -137,6 +144,10 @@ class Owners(ArrayValue):
 
     def __len__(self) -> int:
         return len(self.assignment)
+
+    def tabled(self) -> TextTable:
+        """The table; nothing of single examples."""
+        return self.table.tabled()
 
     def of(self, examples: npt.ArrayLike) -> IntArray:
         """The table row of the owner of each of ``examples``."""

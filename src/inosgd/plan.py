@@ -20,6 +20,7 @@ from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.owners import OwnerTable
 from inosgd.plan_config import PlanConfig
 from inosgd.shown import rounded_up
+from inosgd.tabled import Tabled, TextTable
 
 PLAN_FORMAT = 3
 """Raised when a field changes its meaning; adding a field with a default does not raise it."""
@@ -114,8 +115,8 @@ def check_count(terms: Terms | None) -> None:
         raise InvalidArgumentError("count.sampling_rates: a count is of all of an owner's examples; give 0 or 1")
 
 
-@dataclass(frozen=True, eq=False)
-class Plan(ArrayValue):
+@dataclass(frozen=True, eq=False, repr=False)
+class Plan(Tabled, ArrayValue):
     """Phases for a table of owners, and what they make every owner spend.
 
     Guarantee:
@@ -153,6 +154,18 @@ class Plan(ArrayValue):
                 f"spent={rounded_up(self.spent[owner], 6)}: owner {self.table.names[owner]!r} allows only "
                 f"epsilon={self.table.epsilons[owner]:g}; plan fewer steps or more noise"
             )
+
+    def tabled(self) -> TextTable:
+        """What every owner allows, how it takes part in the first step, and what it spends."""
+        table, terms = self.table, self.at(0)
+        expected = terms.sampling_rates * table.sizes
+        columns = zip(table.names, table.epsilons, expected, terms.clipping_thresholds, self.spent, strict=True)
+        rows = (
+            (name, f"{epsilon:g}", f"{count:.4g}", f"{threshold:.4g}", rounded_up(spent, within=epsilon))
+            for name, epsilon, count, threshold, spent in columns
+        )
+        title = f"{self.variant} plan: {self.steps:,} steps, noise scale {terms.noise_scale:.4g}, by {self.accountant}"
+        return TextTable(title, ("owner", "epsilon", "a step", "threshold", "spends"), rows, len(table))
 
     @property
     def variant(self) -> str:

@@ -18,6 +18,7 @@ from inosgd.analysis.score import Score, score_named
 from inosgd.analysis.task import Task, example_losses, measured
 from inosgd.errors import InvalidArgumentError
 from inosgd.modes import evaluating
+from inosgd.tabled import Tabled, TextTable
 
 EXAMPLES_AT_ONCE = 128
 """Few enough that a network's activations stay in the processor's cache: 1.6 times faster than 1,000."""
@@ -51,8 +52,8 @@ class OwnerQuality:
         return cls(**{**fields, "guessing": _guessing_from(fields)})
 
 
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(Tabled):
     """A model's quality on all held-out examples, on the group of each owner, and on each class.
 
     Attributes:
@@ -83,6 +84,13 @@ class Evaluation:
     measures: Measures = field(default_factory=dict)
     guessing: Guessing | None = None
     last_iterate: Evaluation | None = None
+
+    def tabled(self) -> TextTable:
+        """The score over all held-out examples, and of every owner."""
+        rows = [("all", f"{self.overall:.3g}", f"{self.examples:,}")]
+        rows += [(name, f"{each.score:.3g}", f"{each.examples:,}") for name, each in self.owners.items()]
+        title = f"{self.scored_by} after step {self.step:,}"
+        return TextTable(title, ("owner", self.scored_by, "examples"), rows, len(rows))
 
     @property
     def scoring(self) -> Score:

@@ -62,7 +62,8 @@ from inosgd.ledger.records import Chain, Position, RecordFile, check_position, r
 from inosgd.owners import OwnerTable
 from inosgd.plan import Phase, Plan, Terms, check_count
 from inosgd.planning.verification import reference_epsilons
-from inosgd.shown import rounded_up
+from inosgd.shown import rounded_down, rounded_up
+from inosgd.tabled import Tabled, TextTable
 
 LEDGER_FORMAT = 5
 
@@ -318,7 +319,7 @@ _TAKE: dict[str, Callable[[History, Mapping[str, Any]], None]] = {
 _OF_STEPS = ("terms", "step")
 
 
-class Ledger:
+class Ledger(Tabled):
     """What has been released so far, and whether one more step may be.
 
     Guarantee:
@@ -474,6 +475,17 @@ class Ledger:
     def spent(self, until: int | None = None) -> FloatArray:
         """The epsilon each owner has spent at its own delta, in all steps or in the first ``until``."""
         return epsilons_spent(self._history.charges_until(until), self.table.deltas, self.accountant)
+
+    def tabled(self) -> TextTable:
+        """What every owner allows, has spent and has left."""
+        table = self.table
+        columns = zip(table.names, table.epsilons, self.spent(), self.remaining(), strict=True)
+        rows = (
+            (name, f"{epsilon:g}", rounded_up(spent, within=epsilon), rounded_down(left))
+            for name, epsilon, spent, left in columns
+        )
+        title = f"ledger: {self.steps:,} steps, by {self.accountant}"
+        return TextTable(title, ("owner", "epsilon", "spent", "left"), rows, len(table))
 
     def remaining(self) -> FloatArray:
         """Each owner's epsilon less what it has spent.

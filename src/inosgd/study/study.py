@@ -6,6 +6,7 @@ Study files (`inosgd.study.from_file`), the built-in studies (`inosgd.study.buil
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -28,6 +29,7 @@ from inosgd.study.config import TrainingConfig
 from inosgd.study.encoding import Encoding
 from inosgd.study.reading import StudyFile
 from inosgd.study.schema import EvaluationSection
+from inosgd.tabled import Tabled, TextTable
 
 PUBLIC_RANGES = "public ranges"
 """Scaling that costs no privacy: the ranges are known without the data."""
@@ -111,7 +113,7 @@ class Groups:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class StudyData:
+class StudyData(Tabled):
     """One split of a study. Sensitive, but for groups, task, encoding and the table of owners.
 
     Attributes:
@@ -135,6 +137,12 @@ class StudyData:
     encoding: Encoding | None = None
     scaling: str = PUBLIC_RANGES
     shares: ClassShares | None = None
+
+    def tabled(self) -> TextTable:
+        """The owners, and how many examples there are to train on and to judge by."""
+        held_out = 0 if self.held_out is None else len(self.held_out)
+        title = f"{len(self.examples):,} training examples, {held_out:,} held out"
+        return dataclasses.replace(self.owners.tabled(), title=title)
 
     @property
     def by_owner(self) -> bool:
