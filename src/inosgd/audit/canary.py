@@ -73,7 +73,6 @@ from inosgd.errors import InosgdError
 from inosgd.gradients import ExampleLosses
 from inosgd.importance import importance_weights
 from inosgd.order import Candidates
-from inosgd.owners import OwnerTable
 from inosgd.parallel.runner import Failure, run_all
 from inosgd.parallel.workers import LOCAL, Workers
 from inosgd.plan import Phase, Plan, Terms
@@ -319,8 +318,12 @@ def _with_public_owner(practice: Practice, threshold: float) -> Practice:
     """One more owner, in the last row: without a limit, in every batch, clipped to ``threshold``."""
     plan, terms, table = practice.plan, practice.terms, practice.plan.table
     name = next(name for name in ("public", *map(str, range(len(table) + 1))) if name not in table.names)
-    wider = OwnerTable(
-        (*table.names, name), np.append(table.epsilons, np.inf), np.append(table.deltas, 0.5), np.append(table.sizes, 0)
+    wider = dataclasses.replace(
+        table,
+        names=(*table.names, name),
+        epsilons=np.append(table.epsilons, np.inf),
+        deltas=np.append(table.deltas, 0.5),
+        sizes=np.append(table.sizes, 0),
     )
     more = dataclasses.replace(
         terms,

@@ -24,7 +24,7 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, ExampleLosses, GradientEngine
 from inosgd.importance import Importance
 from inosgd.method import Method
-from inosgd.owners import Owners, OwnerTable
+from inosgd.owners import Owners
 from inosgd.plan import Phase, Plan, Terms
 from inosgd.randomness import RandomSource
 from inosgd.sampling import PoissonSampler
@@ -72,7 +72,7 @@ class Practice:
     def with_terms(self, terms: Terms) -> Practice:
         """The same with other terms, which no owner is charged for."""
         table = self.plan.table
-        unlimited = OwnerTable(table.names, np.full(len(table), np.inf), table.deltas, table.sizes)
+        unlimited = dataclasses.replace(table, epsilons=np.full(len(table), np.inf))
         phases = (Phase(self.plan.steps, terms),)
         plan = dataclasses.replace(self.plan, table=unlimited, phases=phases, spent=np.full(len(table), np.inf))
         return dataclasses.replace(self, plan=plan)
@@ -81,7 +81,7 @@ class Practice:
         """The plan and the owners of a training on examples that belong to these rows; only sizes differ."""
         table = self.plan.table
         sizes = np.bincount(assignment, minlength=len(table))
-        sized = OwnerTable(table.names, table.epsilons, table.deltas, sizes)
+        sized = dataclasses.replace(table, sizes=sizes)
         return dataclasses.replace(self.plan, table=sized), Owners(sized, assignment)
 
     def trainer(

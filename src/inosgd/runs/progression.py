@@ -183,6 +183,7 @@ def changed_table(ledger: Ledger, changes: Changes) -> OwnerTable:
         frozen_floats([budget.epsilon for budget in budgets]),
         frozen_floats([budget.delta for budget in budgets]),
         frozen_integers([asked[name][1] for name in names]),
+        ledger.table.unit,
     )
 
 
