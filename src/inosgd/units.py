@@ -187,6 +187,12 @@ class Units:
         return np.diff(self.ends, prepend=0)
 
     @property
+    def first_rows(self) -> IntArray:
+        """The first row of each unit."""
+        first: IntArray = self.rows[self.ends - self.counts].astype(np.int64)
+        return first
+
+    @property
     def most_rows(self) -> int:
         """How many rows of a unit a step takes at most."""
         most = int(self.counts.max())
@@ -212,6 +218,37 @@ class Units:
         places[kept] = np.arange(len(kept), dtype=places.dtype)
         rows = places[self.rows_of(units)]
         return replace(self, rows=rows, ends=np.cumsum(self.counts[units]), keys=self.keys[units])
+
+    def with_rows(self, rows: IntArray) -> Units:
+        """The units with some of their rows, which are numbered anew; each unit keeps at least one.
+
+        Raises:
+            InvalidArgumentError: If a unit is left without rows.
+        """
+        of_row = self.of_row[rows]
+        counts = np.bincount(of_row, minlength=len(self))
+        if not counts.all():
+            raise _validate.fail("rows", len(rows), f"a {self.name} would be left without rows; leave it out whole")
+        ordered = np.argsort(of_row, kind="stable").astype(_type_for(len(rows)))
+        return replace(self, rows=ordered, ends=np.cumsum(counts))
+
+    def followed_by(self, other: Units) -> Units:
+        """These units, then those of ``other``, whose rows come behind.
+
+        Raises:
+            InvalidArgumentError: If a unit is in both: it would be protected as two.
+        """
+        if np.intersect1d(self.keys, other.keys).size:
+            raise InvalidArgumentError(
+                f"units: a {self.name} of the new rows is known already; keep all rows of a {self.name} together"
+            )
+        rows = np.append(self.rows.astype(np.int64), other.rows.astype(np.int64) + self.row_count)
+        return replace(
+            self,
+            rows=rows.astype(_type_for(len(rows))),
+            ends=np.append(self.ends, other.ends + self.row_count),
+            keys=np.append(self.keys, other.keys),
+        )
 
     def draw(self, units: IntArray, word: np.uint64) -> DrawnRows:
         """The rows of some units in a step with this ``word``.

@@ -51,6 +51,7 @@ def describe_plan(plan: Plan, profile: bool, everyone: bool) -> dict[str, Any]:
         "signal_ratio": signal_ratio(plan),
         "widest_angle": widest_angle(plan),
         "owner_count": len(plan.table),
+        "unit": plan.table.unit,
         "gains": gains_by_more(plan),
         "owners": rows,
     }

@@ -67,6 +67,7 @@ class Audited:
             "method": config.method.name,
             "variant": config.plan.variant,
             "steps": self.claimed.steps,
+            "unit": self.claimed.table.unit,
             "control": self.control,
             "seed": self.seed,
             "not_private": NOT_PRIVATE,

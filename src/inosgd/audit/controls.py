@@ -19,6 +19,7 @@ from inosgd.audit.practice import Practice, Sampler
 from inosgd.clipping import Clipping
 from inosgd.errors import InvalidArgumentError
 from inosgd.order import Candidates, Order
+from inosgd.owners import EXAMPLE
 from inosgd.plan import Terms
 from inosgd.randomness import RandomSource
 from inosgd.sampling import PoissonSampler
@@ -127,6 +128,15 @@ def unstable_order(practice: Practice) -> Practice:
     )
 
 
+def rows_as_units(practice: Practice) -> Practice:
+    """Rows are sampled and clipped one by one, whatever unit they are of."""
+    if practice.plan.table.unit == EXAMPLE:
+        raise InvalidArgumentError(
+            "control='rows-as-units': the study protects each example; audit one that gathers rows in units (data.unit)"
+        )
+    return dataclasses.replace(practice.with_terms(practice.terms), by_row=True)
+
+
 def another_owners_terms(practice: Practice) -> Practice:
     """The strictest owner is sampled and clipped by the terms of the most liberal one."""
     terms, table = practice.terms, practice.plan.table
@@ -184,6 +194,12 @@ CONTROLS: dict[str, Control] = {
             "the strictest owner is sampled and clipped by the terms of the most liberal one",
             (_WHITE, _ONE_RUN, _ORDER),
             another_owners_terms,
+        ),
+        Control(
+            "rows-as-units",
+            "rows are sampled and clipped one by one, and the claim is for units of several rows",
+            (_WHITE, _BLACK, _ONE_RUN),
+            rows_as_units,
         ),
     )
 }

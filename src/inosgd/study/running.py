@@ -32,6 +32,7 @@ from inosgd.analysis.findings import Finding, findings
 from inosgd.distributed import ALONE, Peers
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import parameter_count
+from inosgd.gradients.units import gradients_on
 from inosgd.masks import torch_seeded_by
 from inosgd.models.saved import load_weights, save_model
 from inosgd.owners import OwnerTable
@@ -276,9 +277,9 @@ def _prepared(study: Study, data: StudyData, fingerprints: dict[str, str], plan:
 def _probe(built: Built) -> None:
     """The engine's own checks on a few examples, so that a model it refuses is refused before a run exists."""
     trainer = built.trainer
-    examples = trainer.store.take(np.arange(min(PROBED, len(trainer.store))))
+    examples = trainer.take(np.arange(min(PROBED, len(trainer.owners))), SeededSource(0))
     losses = trainer.losses_under(trainer.plan.at(0), trainer.shares)
-    with torch_seeded_by(SeededSource(0)), trainer.engine.on(built.model, losses, examples) as found:
+    with torch_seeded_by(SeededSource(0)), gradients_on(trainer.engine, built.model, losses, examples) as found:
         found.measure()
 
 
