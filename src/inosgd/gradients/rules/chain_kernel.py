@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from inosgd.gradients.compiling import compiled
-from inosgd.gradients.rules.chain import ACTIVATIONS, ChainGradients, ChainRun, Layer, Run, parameters_of
+from inosgd.gradients.rules.chain import ACTIVATIONS, ChainGradients, ChainRun, FoldedChain, Layer, Run, parameters_of
 from inosgd.gradients.rules.forms import Bounds, OuterProducts, Rows
 from inosgd.gradients.rules.rule import Gradients
 
@@ -199,6 +199,10 @@ class KernelGradients:
     def select(self, rows: Rows) -> ChainGradients:
         """The columns of some examples."""
         return self._plain().select(rows)
+
+    def folded(self, places: int) -> FoldedChain:
+        """See `inosgd.gradients.rules.forms.folded`."""
+        return FoldedChain(self, places)
 
     def _plain(self) -> ChainGradients:
         return ChainGradients(self.run.values(), layout(self.run.shape).rows, self.run.shape.biased)
