@@ -221,6 +221,11 @@ def offset_losses(model: nn.Module, examples: tuple[torch.Tensor, torch.Tensor])
     return model(inputs)[:, 0] + constants
 
 
+MODEL = Scaled(3)
+OFFSET_LOSSES = {reduction: UnitLosses(offset_losses, reduction) for reduction in ("mean", "sum")}
+"""The same for all cases, so that an engine tries them once."""
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Case:
     """Units in a batch: their rows' gradients and losses, and a threshold for each unit."""
@@ -257,7 +262,7 @@ def unit_sum(case: Case, names: list[int], importance, order, clipping) -> torch
     units = Units.of(labels, max_rows=case.max_rows, reduction=case.reduction)
     rows = torch.from_numpy(np.concatenate(case.gradients)), torch.from_numpy(np.concatenate(case.losses))
     batch = UnitBatch.of(units.draw(np.arange(len(units)), WORD), lambda at: tuple(each[at] for each in rows))
-    with gradients_on(ReferenceEngine(), Scaled(3), UnitLosses(offset_losses, case.reduction), batch) as found:
+    with gradients_on(ReferenceEngine(), MODEL, OFFSET_LOSSES[case.reduction], batch) as found:
         measured = found.measure()
         candidates = Candidates(np.array(names), np.zeros(len(names), dtype=int), measured.losses, measured.grad_norms)
         ranking = order.ranking(candidates, SeededSource(1))
@@ -272,7 +277,7 @@ shapes = st.sampled_from([None, BetaTail(), BetaTail(0.5, 3), StepTail((1.0, 0.5
 @given(
     seed=st.integers(0, 2**32 - 1),
     count=st.integers(2, 9),
-    largest=st.sampled_from([1, 3, 9, 80, 700]),
+    largest=st.sampled_from([1, 3, 9, 150]),
     spread=st.sampled_from([0.0, 2.0, 5.0]),
     ties=st.booleans(),
     max_rows=st.sampled_from([None, 1, 4, 100]),
@@ -282,7 +287,7 @@ shapes = st.sampled_from([None, BetaTail(), BetaTail(0.5, 3), StepTail((1.0, 0.5
     clipping=st.sampled_from([FlatClipping(), AutoClipping()]),
     share=st.sampled_from([0.2, 0.5, 2.0]),
 )
-@tries(60)
+@tries(30)
 def test_one_unit_moves_the_sum_by_at_most_its_threshold(
     seed, count, largest, spread, ties, max_rows, reduction, order, shape, clipping, share
 ):
@@ -446,7 +451,7 @@ def test_units_of_one_row_have_the_bits_of_a_training_without_units(engine, meth
     assert torch.equal(trained(plain, dropout=dropout), trained(grouped, dropout=dropout))
 
 
-@pytest.mark.parametrize("engine", [ReferenceEngine(), BookkeepingEngine(physical_batch_size=1)])
+@pytest.mark.parametrize("engine", [ReferenceEngine(), BookkeepingEngine(), BookkeepingEngine(physical_batch_size=2)])
 @pytest.mark.parametrize("copies", [2, 3, 5])
 def test_units_of_equal_rows_give_the_sum_of_one_row(engine, copies):
     rows = 30
@@ -463,7 +468,8 @@ def test_units_of_equal_rows_give_the_sum_of_one_row(engine, copies):
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("most", [64, 2])
-def test_a_units_loss_and_gradient_are_those_of_its_rows_by_plain_autograd(monkeypatch, reduction, most):
+@pytest.mark.parametrize("engine", [ReferenceEngine(), BookkeepingEngine()])
+def test_a_units_loss_and_gradient_are_those_of_its_rows_by_plain_autograd(monkeypatch, reduction, most, engine):
     """Also piece by piece, three rows at a time."""
     monkeypatch.setattr(unit_gradients, "MOST_ROWS", most)
     monkeypatch.setattr(unit_gradients, "ROWS_AT_ONCE", 3)
@@ -478,7 +484,7 @@ def test_a_units_loss_and_gradient_are_those_of_its_rows_by_plain_autograd(monke
         losses.append(float(values.detach().mean()))
     stacked, coefficients = torch.stack(gradients), np.array([0.5, 0.0, 2.0, 1.0])
     batch = UnitBatch.of(units.draw(np.arange(4), WORD), lambda at: (rows[0][at], rows[1][at]))
-    with gradients_on(ReferenceEngine(), model, UnitLosses(LOSSES, reduction), batch) as found:
+    with gradients_on(engine, model, UnitLosses(LOSSES, reduction), batch) as found:
         measured = found.measure()
         total = found.weighted_sum(coefficients)
     np.testing.assert_allclose(measured.losses, losses, rtol=1e-12)

@@ -85,7 +85,7 @@ from inosgd.units import Units
 GRADIENT_NORM = 10.0
 """Of a canary, in units of its owner's threshold: clipping has something to do."""
 
-UNIT_ROWS = 4
+UNIT_ROWS = 8
 """Of a canary, where the study protects units of several rows."""
 
 FIRST, LAST = 1e6, -1e6

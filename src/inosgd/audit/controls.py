@@ -19,7 +19,6 @@ from inosgd.audit.practice import Practice, Sampler
 from inosgd.clipping import Clipping
 from inosgd.errors import InvalidArgumentError
 from inosgd.order import Candidates, Order
-from inosgd.owners import EXAMPLE
 from inosgd.plan import Terms
 from inosgd.randomness import RandomSource
 from inosgd.sampling import PoissonSampler
@@ -130,10 +129,6 @@ def unstable_order(practice: Practice) -> Practice:
 
 def rows_as_units(practice: Practice) -> Practice:
     """Rows are sampled and clipped one by one, whatever unit they are of."""
-    if practice.plan.table.unit == EXAMPLE:
-        raise InvalidArgumentError(
-            "control='rows-as-units': the study protects each example; audit one that gathers rows in units (data.unit)"
-        )
     return dataclasses.replace(practice.with_terms(practice.terms), by_row=True)
 
 
@@ -198,7 +193,7 @@ CONTROLS: dict[str, Control] = {
         Control(
             "rows-as-units",
             "rows are sampled and clipped one by one, and the claim is for units of several rows",
-            (_WHITE, _BLACK, _ONE_RUN),
+            (_WHITE,),
             rows_as_units,
         ),
     )

@@ -51,6 +51,7 @@ from inosgd.study.description import describe, warnings_of
 from inosgd.study.fingerprints import fingerprints_of, keyed, refuse_changes
 from inosgd.study.joining import brought_to, restricted, with_joined
 from inosgd.study.judging import curve_of, judge_result
+from inosgd.study.repeats import repeated_ids
 from inosgd.study.shares import settled
 from inosgd.study.study import Study, StudyData
 from inosgd.training import Callback, Trainer, TrainingState, fit, model_digest
@@ -236,7 +237,8 @@ def save_outcome(
         study, data, table=table, spent=spent, steps=steps, evaluation=evaluation, findings=found, count=count
     )
     save_model(folder, model, description, announce)
-    return Outcome(folder, steps, table, spent, evaluation, found)
+    repeated = () if study.file is None else repeated_ids(study.file)  # about training rows, so not in the card
+    return Outcome(folder, steps, table, spent, evaluation, (*repeated, *found))
 
 
 def save_checkpoint(run: RunFolder, prepared: Prepared, checkpoint: Checkpoint, folder: Path) -> Outcome:
