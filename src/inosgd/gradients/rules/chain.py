@@ -212,6 +212,10 @@ class ChainGradients:
         """The columns of some examples."""
         return ChainGradients(self.values[:, rows], self.widths, self.biased)
 
+    def folded_bounds(self, places: int) -> Bounds:
+        """The bounds of examples that are so many rows each."""
+        return added(layer.with_rows_together(places).bounds() for layer in self.apart())
+
     def folded(self, places: int) -> FoldedChain:
         """See `inosgd.gradients.rules.forms.folded`."""
         return FoldedChain(self, places)
@@ -225,6 +229,9 @@ class GradientsOfRows(Protocol):
 
     def weighted_sum(self, coefficients: torch.Tensor, *, single: bool) -> Sequence[torch.Tensor]:
         """See `inosgd.gradients.rules.forms.Form`, like the others."""
+
+    def folded_bounds(self, places: int) -> Bounds:
+        """The bounds of examples that are so many rows each."""
 
     def select(self, rows: Rows) -> ChainGradients:
         """The columns of some rows."""
@@ -242,7 +249,7 @@ class FoldedChain:
 
     def bounds(self) -> Bounds:
         """By the Gram matrices of every example's rows."""
-        return added(layer.bounds() for layer in self.apart())
+        return self.rows.folded_bounds(self.places)
 
     def weighted_sum(self, coefficients: torch.Tensor, *, single: bool) -> Sequence[torch.Tensor]:
         """All rows of an example have its coefficient."""
