@@ -44,7 +44,7 @@ def game_of(control: str | None = None) -> Game:
     return Game(STUDY, DATA, PLAN, practice if control is None else CONTROLS[control].spoil(practice), 3)
 
 
-def found(game: Game, runs: int = 60):
+def found(game: Game, runs: int = 24):
     return tiny.audited(game, ("data", "one-run"), runs, 40)
 
 
@@ -56,7 +56,7 @@ def test_a_whole_person_is_inserted_and_the_claim_stands():
 
 def test_rows_that_are_sampled_and_clipped_one_by_one_are_refuted_at_the_claim_for_persons():
     """The negative control of every claim about units: what row-level training does."""
-    findings = found(game_of("rows-as-units"))
+    findings = found(game_of("rows-as-units"), 60)
     assert findings["liberal", "white-box"].rejected
     assert findings["strict", "white-box"].rejected or findings["liberal", "black-box"].rejected
 
@@ -66,7 +66,8 @@ def test_an_inserted_person_moves_its_coordinate_by_one_threshold_and_by_many_in
 
     def moved(control: str | None) -> float:
         game = game_of(control)
-        terms = dataclasses.replace(game.practice.terms, sampling_rates=np.ones(2), noise_scale=1e-9)
+        noise_scale = 1e-3 * game.practice.terms.noise_scale
+        terms = dataclasses.replace(game.practice.terms, sampling_rates=np.ones(2), noise_scale=noise_scale)
         silent = dataclasses.replace(game, practice=game.practice.with_terms(terms))
         for number in range(20):
             played = play(silent, np.array([1]), f"moved/{number}")

@@ -94,7 +94,8 @@ def test_budgets_of_shared_patients_follow_those_of_their_owners(inosgd, tmp_pat
 
 def test_an_owner_withdraws_and_its_rows_go(inosgd, tmp_path):
     train(inosgd, tmp_path, data=visits(shared=True))
-    outcome = inosgd("budgets", "run", "--withdraw", "hospital_a", "--steps", 16, "--yes", "--json")
+    more = ("--set", "hospital_b=4", "--set", "clinic=12")
+    outcome = inosgd("budgets", "run", "--withdraw", "hospital_a", *more, "--steps", 16, "--yes", "--json")
     assert outcome.code == 0, outcome.err
     after = json.loads(outcome.out)["owners"]
     assert after["hospital_a"]["examples"] == 0

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from inosgd.errors import InosgdError, InvalidArgumentError
@@ -100,12 +102,9 @@ def test_units_are_read_from_arrays_and_from_data_on_disk(tmp_path, kind):
     }
     start, _, end = STUDY_PARTS
     if kind == "parquet":
-        import pandas as pd
-
         frame = {"age": columns["inputs"][:, 0], "dose": columns["inputs"][:, 1]}
-        pd.DataFrame(frame | {name: columns[name] for name in ("ill", "owner", "patient_id")}).to_parquet(
-            tmp_path / "d.parquet", row_group_size=7
-        )
+        frame |= {name: columns[name] for name in ("ill", "owner", "patient_id")}
+        pq.write_table(pa.table(frame), tmp_path / "d.parquet", row_group_size=7)
         section = 'kind = "table"\npath = "d.parquet"\non_disk = true\n'
         features = "[data.features]\nage = [-2, 2]\ndose = [-2, 2]\n"
     elif kind == "npz":
