@@ -1,8 +1,9 @@
 """Counting: one noisy histogram of classes for each owner, under its budget, before the first step.
 
-An example belongs to one owner and is of one class, so it moves one count by 1. With noise of standard deviation z_n on
-owner n's counts, the release is a Gaussian mechanism of noise multiplier z_n for each of its examples. In a plan
-and in a ledger this is one release with rate 1, threshold 1 / z_n and noise scale 1.
+An example belongs to one owner and is of one class, so it moves one count by 1. A unit of several rows
+(`inosgd.units`) moves the counts of its classes by their shares of its rows, which add up to 1. With noise of standard
+deviation z_n on owner n's counts, the release is a Gaussian mechanism of noise multiplier z_n for each of its units.
+In a plan and in a ledger this is one release with rate 1, threshold 1 / z_n and noise scale 1.
 
 Why privacy-loss distributions may account for the count and the training together: they compose mechanisms whose noise,
 rates and number are fixed in advance, and these are in the plan, which is made before the count. What was counted
@@ -27,11 +28,16 @@ from inosgd.mechanism import BoundedSum, release
 from inosgd.owners import Owners
 from inosgd.plan import Plan, Terms
 from inosgd.randomness import RandomSource
+from inosgd.units import Units
 
 STREAM = "counts"
 
 _LESS = 1 - 2.0**-20
 """Histograms are scaled by this, so that roundings of h / z_n, below 2^-52 h, cannot move them by more than 1 / z_n."""
+
+
+_PARTS = 1 << 20
+"""Into so many parts a unit is divided among the classes of its rows: sums of them are exact."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -58,29 +64,35 @@ class Labels:
         return len(self.numbers)
 
 
-def count_classes(ledger: Ledger, plan: Plan, owners: Owners, labels: Labels, source: RandomSource) -> ClassShares:
+def count_classes(
+    ledger: Ledger, plan: Plan, owners: Owners, labels: Labels, source: RandomSource, units: Units | None = None
+) -> ClassShares:
     """Count the classes of the owners that ``plan.count`` says, with noise; the ledger has it first.
 
     Guarantee:
-        For each example of owner n, what is returned is a function of one Gaussian mechanism of noise multiplier
-        ``plan.count.noise_multipliers()[n]``, and of nothing else of that example. The count is in the ledger before
+        For each unit of owner n, what is returned is a function of one Gaussian mechanism of noise multiplier
+        ``plan.count.noise_multipliers()[n]``, and of nothing else of that unit. The count is in the ledger before
         noise is drawn; if the ledger refuses it, nothing is released.
 
     Args:
         ledger: Of the training that follows, without a step yet. One that has counts gives the same shares again.
         plan: Made with `inosgd.plan_config.Counting`.
-        owners: Whose each example is.
+        owners: Whose each unit is.
         labels: Of which class each example is.
         source: Randomness; of the training that follows, whose streams do not overlap with the one used here.
+        units: Which examples are one unit; None for each by itself.
     """
     terms = plan.count
     if terms is None:
         raise InvalidArgumentError("plan: it plans no count; ask for one with PlanConfig(counting=...)")
     if ledger.history.count is not None:
         return counted_shares(ledger, labels.classes)
-    _validate.same_length(labels=labels, owners=owners)
+    if units is None:
+        _validate.same_length(labels=labels, owners=owners)
+    elif units.row_count != len(labels):
+        raise _validate.fail("labels", len(labels), f"units have {units.row_count} rows; give the class of each")
     sensitivity = terms.clipping_thresholds
-    scaled = _histograms(owners, labels, terms) * sensitivity[:, None] * _LESS
+    scaled = _histograms(owners, labels, terms, units) * sensitivity[:, None] * _LESS
     ledger.record_count(terms, sensitivity=sensitivity)
     total = BoundedSum(torch.from_numpy(scaled.ravel()), sensitivity)
     noisy = release(total, terms.noise_scale, source.stream(STREAM))
@@ -117,8 +129,11 @@ def take_counts(ledger: Ledger, plan: Plan, counts: FloatArray) -> None:
         ledger.mark_counts(counts)
 
 
-def _histograms(owners: Owners, labels: Labels, terms: Terms) -> FloatArray:
+def _histograms(owners: Owners, labels: Labels, terms: Terms, units: Units | None) -> FloatArray:
     """A row per owner; zero for owners that are not counted."""
+    if units is not None:
+        shares = units.shares_of(labels.numbers, len(labels.classes), owners, _PARTS) / _PARTS
+        return shares * terms.sampling_rates[:, None]
     shape = len(owners.table), len(labels.classes)
     cells = owners.assignment.astype(np.int64) * shape[1] + labels.numbers
     counts = np.bincount(cells, minlength=shape[0] * shape[1]).reshape(shape)

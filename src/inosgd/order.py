@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from inosgd._arrays import FloatArray, IntArray
-from inosgd.randomness import RandomSource, WordArray
+from inosgd.randomness import RandomSource, mixed_words
 
 Keys = tuple[npt.NDArray[Any], ...]
 
@@ -93,21 +93,13 @@ def _ascending(scores: FloatArray) -> FloatArray:
     return np.where(np.isfinite(scores), scores, np.inf)
 
 
-def _shuffle_keys(example_ids: IntArray, word: np.uint64) -> WordArray:
-    """A pseudo-random key per example: the SplitMix64 finaliser of the id and one fresh word."""
-    key = example_ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + word
-    key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return key ^ (key >> np.uint64(31))
-
-
 DESCENDING_LOSS = Order("descending-loss", lambda batch, _: (_descending(batch.losses),))
 """The paper's order: what is not yet learnt comes first."""
 
 ASCENDING_LOSS = Order("ascending-loss", lambda batch, _: (_ascending(batch.losses),))
 """The opposite of the paper's order, for ablations."""
 
-RANDOM = Order("random", lambda batch, source: (_shuffle_keys(batch.example_ids, source.words(1)[0]),))
+RANDOM = Order("random", lambda batch, source: (mixed_words(batch.example_ids, source.words(1)[0]),))
 """A fresh order every batch that ignores the losses, for ablations."""
 
 OWNER_THEN_LOSS = Order("owner-then-loss", lambda batch, _: (batch.privacy_ranks, _descending(batch.losses)))

@@ -30,12 +30,16 @@ from inosgd._arrays import ArrayValue, FloatArray, IntArray, RowArray, frozen_fl
 from inosgd.errors import InvalidArgumentError, UnknownOwnerError
 from inosgd.tabled import Tabled, TextTable
 
+EXAMPLE = "example"
+"""The unit of privacy where nothing else is said: one example."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """The privacy loss (epsilon, delta) that an owner allows for each of its examples; both are given by name.
+    """The privacy loss (epsilon, delta) that an owner allows for each of its units; both are given by name.
 
-    Neighbouring data sets differ by the presence of one example. An infinite epsilon asks for no protection.
+    Neighbouring data sets differ by the presence of one unit: one example, unless examples are gathered in units
+    (`inosgd.units`). An infinite epsilon asks for no protection.
     """
 
     epsilon: float
@@ -48,16 +52,20 @@ class Budget:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class OwnerTable(Tabled, ArrayValue):
-    """One row per owner: its name, its budget, the number of its examples.
+    """One row per owner: its name, its budget, the number of its units.
 
     Public: names, budgets and sizes are published with every plan, because rates, thresholds and the noise
-    scale are functions of them. No example is referred to.
+    scale are functions of them. No unit is referred to.
+
+    ``unit`` says what budgets protect and ``sizes`` count: each example, unless examples are gathered in units
+    (`inosgd.units`), such as patients.
     """
 
     names: tuple[str, ...]
     epsilons: FloatArray
     deltas: FloatArray
     sizes: IntArray
+    unit: str = EXAMPLE
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", tuple(str(name) for name in self.names))
@@ -71,6 +79,8 @@ class OwnerTable(Tabled, ArrayValue):
         _validate.open_unit(delta=self.deltas)
         _validate.non_negative(size=self.sizes)
         _refuse_duplicates(self.names)
+        if not self.unit.strip():
+            raise _validate.fail("unit", self.unit, "name what each budget protects, such as 'patient'")
 
     def __len__(self) -> int:
         return len(self.names)
@@ -87,7 +97,12 @@ class OwnerTable(Tabled, ArrayValue):
         """Owners, budgets and sizes."""
         columns = zip(self.names, self.epsilons, self.deltas, self.sizes, strict=True)
         rows = ((name, f"{epsilon:g}", f"{delta:g}", f"{size:,}") for name, epsilon, delta, size in columns)
-        return TextTable(f"{len(self):,} owners", ("owner", "epsilon", "delta", "examples"), rows, len(self))
+        return TextTable(f"{len(self):,} owners", ("owner", "epsilon", "delta", self.units), rows, len(self))
+
+    @property
+    def units(self) -> str:
+        """The plural of what budgets protect."""
+        return plural(self.unit)
 
     @cached_property
     def privacy_ranks(self) -> IntArray:
@@ -98,38 +113,39 @@ class OwnerTable(Tabled, ArrayValue):
         return ranks
 
     def too_large_delta(self) -> tuple[float, str] | None:
-        """The largest delta and what to give instead, if it is not below one over the number of examples.
+        """The largest delta and what to give instead, if it is not below one over the number of units.
 
-        Such a delta allows publishing one example, picked at random, whole: it bounds nothing.
+        Such a delta allows publishing one unit, picked at random, whole: it bounds nothing.
         """
-        examples, row = int(self.sizes.sum()), int(np.argmax(self.deltas))
-        if self.deltas[row] * examples < 1:
+        units, row = int(self.sizes.sum()), int(np.argmax(self.deltas))
+        if self.deltas[row] * units < 1:
             return None
         fix = (
-            f"owner {self.names[row]!r}: with {examples} examples this allows publishing one of them whole; give less "
-            f"than 1 / examples, such as {0.1 / examples:.0e}"
+            f"owner {self.names[row]!r}: with {units} {self.units} this allows publishing one of them whole; give less "
+            f"than 1 / {self.units}, such as {0.1 / units:.0e}"
         )
         return float(self.deltas[row]), fix
 
     def to_json(self) -> dict[str, Any]:
-        """Columns as plain lists."""
+        """Columns as plain lists, and the unit if it is not an example."""
         return {
             "names": list(self.names),
             "epsilons": [_finite_or_text(epsilon) for epsilon in self.epsilons],
             "deltas": self.deltas.tolist(),
             "sizes": self.sizes.tolist(),
-        }
+        } | ({} if self.unit == EXAMPLE else {"unit": self.unit})
 
     @classmethod
     def from_json(cls, columns: Mapping[str, Any]) -> Self:
         """The inverse of `to_json`."""
         epsilons = frozen_floats([float(epsilon) for epsilon in columns["epsilons"]])
-        return cls(tuple(columns["names"]), epsilons, columns["deltas"], columns["sizes"])
+        unit = columns.get("unit", EXAMPLE)
+        return cls(tuple(columns["names"]), epsilons, columns["deltas"], columns["sizes"], unit)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Owners(Tabled, ArrayValue):
-    """The table of owners, and the row of the owner of each example.
+    """The table of owners, and the row of the owner of each unit: of each example, unless `inosgd.units` gathers them.
 
     ``assignment`` is sensitive: it says which examples exist and whose they are. It may be of any integer type, two
     bytes for each of 100 million examples, and memory-mapped.
@@ -211,6 +227,15 @@ class Owners(Tabled, ArrayValue):
         names = tuple(str(example) for example in range(count))
         table = OwnerTable(names, array, np.full(count, delta), np.ones(count, dtype=np.int64))
         return cls(table, frozen_integers(np.arange(count)))
+
+
+def plural(unit: str) -> str:
+    """Several of a unit.
+
+    >>> plural("patient"), plural("family")
+    ('patients', 'families')
+    """
+    return f"{unit[:-1]}ies" if unit.endswith("y") and unit[-2:-1] not in "aeiou" else f"{unit}s"
 
 
 def _frozen_rows(rows: RowArray) -> RowArray:

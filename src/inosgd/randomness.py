@@ -217,3 +217,11 @@ def integers_below(source: RandomSource, bounds: IntArray) -> IntArray:
         words[redraw] = source.words(len(redraw))
         redraw = redraw[words[redraw] > (largest - excess)[redraw]]
     return (words % divisors).astype(np.int64)
+
+
+def mixed_words(numbers: npt.NDArray[Any], word: np.uint64 | WordArray) -> WordArray:
+    """A pseudo-random word for each number: the SplitMix64 finaliser of the number and one fresh word."""
+    key = numbers.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + word
+    key = (key ^ (key >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    key = (key ^ (key >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return key ^ (key >> np.uint64(31))

@@ -15,7 +15,7 @@ from typing import Any, Self
 from inosgd.errors import CheckpointError
 from inosgd.randomness import AgreedSource, RandomSource, SecureSource, SeededSource, source_from_state
 
-NAMES = ("sampling", "order", "noise", "masks")
+NAMES = ("sampling", "order", "noise", "masks", "rows")
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,14 @@ class Streams:
         order: Orders that are drawn at random.
         noise: What is added to the sum.
         masks: What the model draws for itself, such as dropout masks.
+        rows: Which rows of a unit are in a step, and how they are augmented (`inosgd.units`).
     """
 
     sampling: RandomSource
     order: RandomSource
     noise: RandomSource
     masks: RandomSource
+    rows: RandomSource
 
     @classmethod
     def of(cls, source: RandomSource) -> Self:

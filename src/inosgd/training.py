@@ -19,13 +19,23 @@ import torch
 from torch import nn
 
 from inosgd import _validate
+from inosgd._arrays import IntArray
+from inosgd.augmentation import Augmentation
 from inosgd.averaging import RunningAverage
 from inosgd.class_shares import ClassShares
 from inosgd.counting import Labels, count_classes, counted_shares, take_counts
 from inosgd.distributed import ALONE, Peers
 from inosgd.errors import InvalidArgumentError
 from inosgd.examples import ExampleStore, as_store
-from inosgd.gradients import BookkeepingEngine, ExampleLosses, GradientEngine, OffsetLosses, trainable_parameters
+from inosgd.gradients import (
+    BookkeepingEngine,
+    ExampleLosses,
+    Examples,
+    GradientEngine,
+    OffsetLosses,
+    trainable_parameters,
+)
+from inosgd.gradients.units import UnitBatch, UnitLosses, gradients_on
 from inosgd.importance import importance_weights
 from inosgd.ledger.ledger import Ledger
 from inosgd.masks import torch_seeded_by
@@ -33,12 +43,13 @@ from inosgd.mechanism import BoundedSum, release
 from inosgd.method import Method
 from inosgd.optimizers import tell_noise_variance
 from inosgd.order import Candidates
-from inosgd.owners import Owners
+from inosgd.owners import EXAMPLE, Owners
 from inosgd.plan import Plan, Terms
 from inosgd.randomness import RandomSource
 from inosgd.rounding import Room
 from inosgd.sampling import PoissonSampler
 from inosgd.streams import Streams
+from inosgd.units import Units
 
 LEARNING_RATE_UNITS = ("batch", "noise")
 """What a noisy sum is divided by for the optimizer: b, the expected batch size, or sigma, the noise scale."""
@@ -50,7 +61,7 @@ class Trainer:
 
     Attributes:
         plan: Rates, thresholds and noise for every step.
-        owners: Whose example each row of ``examples`` is.
+        owners: Whose example each row of ``examples`` is; with ``units``, whose each unit is (`Units.owned_by`).
         examples: A tree of tensors, a ``Dataset``, or an `ExampleStore`.
         losses: One loss per example, from a model and a batch; for a method with an adjustment an
             `inosgd.gradients.OffsetLosses`, such as `inosgd.supervised` makes.
@@ -64,6 +75,8 @@ class Trainer:
             unit, at every step by the terms of that step, and moves each parameter by noise of standard deviation eta
             whatever the plan. It needs noise, and `torch.optim.SGD`, whose step is linear in the gradient; its weight
             decay w shrinks parameters by eta w. Both are functions of what was released and of the plan.
+        units: Which rows of ``examples`` are one unit of privacy, such as all visits of a patient; None for each row.
+        augmentation: Copies of each row that stand for it, as rows of its unit.
     """
 
     plan: Plan
@@ -76,6 +89,8 @@ class Trainer:
     shares: ClassShares | None = None
     labels: Labels | None = None
     learning_rate_unit: str = "batch"
+    units: Units | None = None
+    augmentation: Augmentation | None = None
 
     def __post_init__(self) -> None:
         _validate.one_of(LEARNING_RATE_UNITS, learning_rate_unit=self.learning_rate_unit)
@@ -85,7 +100,9 @@ class Trainer:
                 "'batch', or plan with noise"
             )
         store = as_store(self.examples)
-        _validate.same_length(examples=store, owners=self.owners)
+        if self.augmentation is not None and self.units is None:
+            object.__setattr__(self, "units", Units.one_each(len(store)))
+        _check_units(self.units, store, self.owners)
         if self.plan.table != self.owners.table:
             raise InvalidArgumentError(
                 "plan: it was made for other owners, budgets or sizes than `owners` holds; plan again for owners.table"
@@ -96,9 +113,18 @@ class Trainer:
     def losses_under(self, terms: Terms, shares: ClassShares | None) -> ExampleLosses:
         """The losses of a step under ``terms``: with the method's adjustment by ``shares``, if it has one."""
         adjustment, losses = self.method.adjustment, self.losses
-        if adjustment is None or shares is None or not isinstance(losses, OffsetLosses):
-            return losses
-        return losses.with_offsets(adjustment.offsets(terms, self.owners.table, shares))
+        if adjustment is not None and shares is not None and isinstance(losses, OffsetLosses):
+            losses = losses.with_offsets(adjustment.offsets(terms, self.owners.table, shares))
+        return losses if self.units is None else UnitLosses(losses, self.units.reduction)
+
+    def take(self, indices: IntArray, rows: RandomSource) -> Examples:
+        """The examples at ``indices``; with units, the rows that a step takes of the units at ``indices``.
+
+        One word is drawn from ``rows`` where there are units, whatever ``indices`` are.
+        """
+        if self.units is None:
+            return self.store.take(indices)
+        return UnitBatch.of(self.units.draw(indices, rows.words(1)[0]), self.store.take, self.augmentation)
 
     @property
     def store(self) -> ExampleStore:
@@ -204,11 +230,12 @@ def train_step(trainer: Trainer, state: TrainingState) -> StepDiagnostics:
     """One step: sample, measure, order, weight, clip, sum, record, release, update.
 
     Guarantee:
-        For each example of owner n, what the step makes public (the new parameters) is a sampled Gaussian
-        mechanism with rate q_n and noise multiplier sigma / C_n of the plan's terms. Sums are shrunk by what their
-        roundings may add (`inosgd.rounding`) and released on a grid (`inosgd.grid`). The step is in the ledger before
-        it is released; if the ledger refuses it, nothing of it leaves this function. What is charged is what was
-        bounded: the ledger refuses a sum whose sensitivity exceeds the thresholds it charges for.
+        For each unit of owner n (each example, unless the trainer has units), what the step makes public (the new
+        parameters) is a sampled Gaussian mechanism with rate q_n and noise multiplier sigma / C_n of the plan's terms.
+        Sums are shrunk by what their roundings may add (`inosgd.rounding`) and released on a grid (`inosgd.grid`). The
+        step is in the ledger before it is released; if the ledger refuses it, nothing of it leaves this function.
+        What is charged is what was bounded: the ledger refuses a sum whose sensitivity exceeds the thresholds it
+        charges for.
 
     If anything raises before the step is recorded (the model, its loss, an engine, the ledger), parameters, optimizer,
     random streams, ledger and step are as before. If the optimizer raises, the step has been charged for: go on from
@@ -226,8 +253,8 @@ def train_step(trainer: Trainer, state: TrainingState) -> StepDiagnostics:
         rows = trainer.owners.of(indices)
         thresholds = terms.thresholds_of(rows)
         with peers.batch(indices, drawn_with) as batch, torch_seeded_by(streams.masks, peers.rank) as drew:
-            examples = trainer.store.take(indices[batch.mine])  # in one process: all of them
-            with trainer.engine.on(state.model, under.losses, examples) as gradients:
+            examples = trainer.take(indices[batch.mine], streams.rows)  # in one process: all of them
+            with gradients_on(trainer.engine, state.model, under.losses, examples) as gradients:
                 measured = batch.gather(gradients.measure())
                 candidates = Candidates(indices, table.privacy_ranks[rows], measured.losses, measured.grad_norms)
                 ranking = method.order.ranking(candidates, streams.order)
@@ -311,6 +338,8 @@ def _check_same_everywhere(trainer: Trainer, state: TrainingState) -> None:
         budgets=trainer.plan.table.to_json(),
         owners=trainer.owners.assignment.tobytes(),
         examples=len(trainer.store),
+        units=units_digest(trainer.units),
+        augmentation=trainer.augmentation,
         method=trainer.method.to_json(),
         shares=None if trainer.shares is None else trainer.shares.to_json(),
         labels=None if trainer.labels is None else np.asarray(trainer.labels.numbers, dtype=np.int64).tobytes(),
@@ -321,6 +350,16 @@ def _check_same_everywhere(trainer: Trainer, state: TrainingState) -> None:
         parameters=model_digest(state.model),
         streams=state.streams.fingerprint(),
     )
+
+
+def units_digest(units: Units | None) -> str | None:
+    """A checksum of which rows are in which unit, and of how they are drawn; None without units."""
+    if units is None:
+        return None
+    digest = hashlib.sha256(f"{units.name} {units.max_rows} {units.reduction} ".encode())
+    for part in (units.rows, units.ends, units.keys):
+        digest.update(np.ascontiguousarray(part).data)
+    return digest.hexdigest()
 
 
 def model_digest(model: nn.Module) -> str:
@@ -356,6 +395,24 @@ def _under(trainer: Trainer, state: TrainingState, terms: Terms) -> Under:
     sampler = PoissonSampler(terms.sampling_rates, trainer.owners.assignment)
     state.under = Under(trainer, terms, sampler, trainer.losses_under(terms, state.shares))
     return state.under
+
+
+def _check_units(units: Units | None, store: ExampleStore, owners: Owners) -> None:
+    """Raise unless every row has a unit and every unit an owner, and budgets protect what units are."""
+    if units is None:
+        _validate.same_length(examples=store, owners=owners)
+    elif units.row_count != len(store):
+        raise InvalidArgumentError(
+            f"units: they have {units.row_count} rows, and there are {len(store)} examples; give the unit of each row"
+        )
+    else:
+        _validate.same_length(units=units, owners=owners)
+    protected = EXAMPLE if units is None else units.name
+    if owners.table.unit != protected:
+        raise InvalidArgumentError(
+            f"owners: their budgets protect each {owners.table.unit}, and a training on these examples protects each "
+            f"{protected}; give the units that the owners were made with, owners = units.owned_by(...)"
+        )
 
 
 def _check_adjustable(trainer: Trainer) -> None:
@@ -399,7 +456,7 @@ def _shares(trainer: Trainer, ledger: Ledger, source: RandomSource) -> ClassShar
     peers, labels = trainer.peers, trainer.labels
     with peers.together():  # the first process alone counts; a second count would be a second release
         if peers.first:
-            count_classes(ledger, trainer.plan, trainer.owners, labels, source)
+            count_classes(ledger, trainer.plan, trainer.owners, labels, source, trainer.units)
     counts = peers.from_first(b"" if ledger.history.counts is None else ledger.history.counts.tobytes())
     if not peers.first:
         take_counts(ledger, trainer.plan, np.frombuffer(counts).reshape(-1, len(labels.classes)))

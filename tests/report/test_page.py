@@ -18,7 +18,7 @@ from inosgd.report.charts import CHARTS
 from inosgd.report.page import page, safe_json
 from inosgd.report.sections import first_screen, numbers
 from inosgd.report.tables import all_tables
-from inosgd.study.description import GUARANTEE, NOT_COVERED
+from inosgd.study.description import guarantee, never_covered
 from tests.report.materials import material_of
 
 MOST_BYTES = 6_000_000
@@ -58,7 +58,12 @@ def test_it_refers_to_nothing_outside(text):
 
 
 def test_it_says_what_is_promised_and_what_is_not(text):
-    for words in (GUARANTEE, *NOT_COVERED, "Seeded runs: not for publication.", "To hand it on is to publish them"):
+    for words in (
+        guarantee(),
+        *never_covered(),
+        "Seeded runs: not for publication.",
+        "To hand it on is to publish them",
+    ):
         assert html.escape(words) in text
     assert "do not publish them" in text  # there is an audit on the page
     assert "do not publish them" not in page(material_of(extras=False))

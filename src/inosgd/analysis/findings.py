@@ -57,7 +57,7 @@ class Finding:
     """One thing to know.
 
     Attributes:
-        kind: ``drowned``, ``one-answer``, ``at-chance`` or ``still-improving``.
+        kind: ``drowned``, ``one-answer``, ``at-chance``, ``still-improving`` or ``repeated-ids``.
         about: "the model", "classes", or "owner ..." with its name.
         text: A sentence or two for people.
         evidence: The numbers that the rule went by.

@@ -51,6 +51,7 @@ def describe_plan(plan: Plan, profile: bool, everyone: bool) -> dict[str, Any]:
         "signal_ratio": signal_ratio(plan),
         "widest_angle": widest_angle(plan),
         "owner_count": len(plan.table),
+        "unit": plan.table.unit,
         "gains": gains_by_more(plan),
         "owners": rows,
     }
@@ -102,7 +103,7 @@ def compare_variants(planned: Callable[[str], Plan]) -> dict[str, Any]:
 
 def budget_curves(table: OwnerTable, steps: int, accountant: str) -> dict[str, Any]:
     """Rates at threshold 1 for several noise scales, and thresholds at noise scale 4 for several rates (Fig. C.1)."""
-    alone = OwnerTable(table.names, table.epsilons, table.deltas, np.full(len(table), 10**6))
+    alone = OwnerTable(table.names, table.epsilons, table.deltas, np.full(len(table), 10**6), table.unit)
     common: dict[str, Any] = {"steps": steps, "accountant": accountant, "allow_large_deltas": True}
     rates, thresholds = {}, {}
     for noise in CURVE_NOISE_SCALES:

@@ -40,7 +40,12 @@ class Audited:
         study = dataclasses.replace(study, config=settled(study.config, data))
         claimed = plan_for(study.config, _halved(data.owners.table) if halves else data.owners.table)
         practice = dataclasses.replace(honest(claimed, study.config.method), shares=data.shares)
-        return cls(study, data, claimed, practice if defect is None else defect.spoil(practice), control, seed)
+        practice = practice if defect is None else defect.spoil(practice)
+        if practice.by_row and data.units is None:
+            raise _validate.fail(
+                "control", control, "the study protects each example; audit one that gathers rows in units (data.unit)"
+            )
+        return cls(study, data, claimed, practice, control, seed)
 
     def folder(self, audit: str, out: Path | None, **more: int) -> AuditFolder:
         """The audit's folder: the given one, or one that its settings determine, so that it is found again."""
@@ -67,6 +72,7 @@ class Audited:
             "method": config.method.name,
             "variant": config.plan.variant,
             "steps": self.claimed.steps,
+            "unit": self.claimed.table.unit,
             "control": self.control,
             "seed": self.seed,
             "not_private": NOT_PRIVATE,

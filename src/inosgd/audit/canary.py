@@ -29,7 +29,8 @@ order
 All bounds of one audit hold together with its confidence (Bonferroni over owners, views and bounds). An owner's claim
 is rejected if right guesses or the rates of right and wrong ones contradict its privacy profile, or a bound exceeds the
 accounted epsilon; correct code is rejected with probability at most 1 - confidence. Presence by a coin is addition or
-removal of one example, the relation that is accounted for, and bounds are at each owner's own delta.
+removal of one example, the relation that is accounted for, and bounds are at each owner's own delta. In a study that
+protects units of several rows, a canary is a unit of `UNIT_ROWS` rows: a whole person is inserted or left out.
 
 What is attacked: all of `train_step` as users run it. Canaries are rows of the training examples; batches come from the
 step's own sampler, norms, clipping and sums from `BookkeepingEngine`, places and weights from the method's order and
@@ -73,16 +74,19 @@ from inosgd.errors import InosgdError
 from inosgd.gradients import ExampleLosses
 from inosgd.importance import importance_weights
 from inosgd.order import Candidates
-from inosgd.owners import OwnerTable
 from inosgd.parallel.runner import Failure, run_all
 from inosgd.parallel.workers import LOCAL, Workers
 from inosgd.plan import Phase, Plan, Terms
 from inosgd.randomness import RandomSource, SeededSource, uniforms
 from inosgd.study.study import LabelledExamples, Study, StudyData
 from inosgd.training import StepDiagnostics, TrainingState, fit
+from inosgd.units import Units
 
 GRADIENT_NORM = 10.0
 """Of a canary, in units of its owner's threshold: clipping has something to do."""
+
+UNIT_ROWS = 8
+"""Of a canary, where the study protects units of several rows."""
 
 FIRST, LAST = 1e6, -1e6
 """Losses that put an inserted example before or behind all others."""
@@ -188,15 +192,25 @@ def train_with(
     optimizer = torch.optim.SGD(model.parameters(), lr=game.learning_rate)
     assignment = np.concatenate([data.owners.assignment, rows])
     inputs, targets = data.examples.all()
-    examples = mixed(inputs, targets, inserted, model.canaries.weight.dtype)
-    kinds = data.class_numbers
-    counted = np.append(kinds, np.zeros(len(rows), dtype=np.int64))  # in a count of classes canaries are of the first
+    copies = 1 if data.units is None else UNIT_ROWS
+    units = None if data.units is None else data.units.followed_by(_canary_units(data.units, len(rows)))
+    several = inserted.take(np.repeat(np.arange(len(inserted)), copies))
+    examples = mixed(inputs, targets, several, model.canaries.weight.dtype)
+    counted = np.append(data.class_numbers, np.zeros(len(several), dtype=np.int64))  # canaries are of the first class
     labels = None if practice.plan.count is None else Labels(data.task.names, counted)
-    trainer = practice.trainer(assignment, examples, _with_canaries(data.task.losses), labels)
+    trainer = practice.trainer(assignment, examples, _with_canaries(data.task.losses), labels, units=units)
+    kinds = data.class_numbers if data.units is None else data.class_numbers[data.units.first_rows]
     last = int(kinds.max()) if len(kinds) else -1
     classes = np.concatenate([kinds, last + 1 + inserted.coordinates])  # each canary has its own class
     state = practice.start(trainer, model, optimizer, source, classes)
     fit(trainer, state, callbacks=[observer])
+
+
+def _canary_units(units: Units, count: int) -> Units:
+    """So many units of `UNIT_ROWS` rows each, none of which has the key of one of ``units``."""
+    free = np.setdiff1d(np.arange(len(units) + count, dtype=np.uint64), units.keys)[:count]
+    rows = np.arange(UNIT_ROWS * count, dtype=units.rows.dtype)
+    return dataclasses.replace(units, rows=rows, ends=UNIT_ROWS * np.arange(1, count + 1), keys=free)
 
 
 @cache
@@ -319,8 +333,12 @@ def _with_public_owner(practice: Practice, threshold: float) -> Practice:
     """One more owner, in the last row: without a limit, in every batch, clipped to ``threshold``."""
     plan, terms, table = practice.plan, practice.terms, practice.plan.table
     name = next(name for name in ("public", *map(str, range(len(table) + 1))) if name not in table.names)
-    wider = OwnerTable(
-        (*table.names, name), np.append(table.epsilons, np.inf), np.append(table.deltas, 0.5), np.append(table.sizes, 0)
+    wider = dataclasses.replace(
+        table,
+        names=(*table.names, name),
+        epsilons=np.append(table.epsilons, np.inf),
+        deltas=np.append(table.deltas, 0.5),
+        sizes=np.append(table.sizes, 0),
     )
     more = dataclasses.replace(
         terms,
@@ -342,7 +360,10 @@ def _without_examples(data: StudyData) -> StudyData:
     )
     nothing = torch.zeros(0, 1, dtype=torch.float64)
     examples, task = LabelledExamples(nothing, nothing), regression(["nothing"])
-    return dataclasses.replace(data, owners=owners, examples=examples, task=task, train_groups=none)
+    units = (
+        None if data.units is None else dataclasses.replace(data.units, rows=none, ends=none, keys=none.view(np.uint64))
+    )
+    return dataclasses.replace(data, owners=owners, examples=examples, task=task, train_groups=none, units=units)
 
 
 # Many trainings ----------------------------------------------------------------------------------------------------

@@ -127,6 +127,11 @@ def unstable_order(practice: Practice) -> Practice:
     )
 
 
+def rows_as_units(practice: Practice) -> Practice:
+    """Rows are sampled and clipped one by one, whatever unit they are of."""
+    return dataclasses.replace(practice.with_terms(practice.terms), by_row=True)
+
+
 def another_owners_terms(practice: Practice) -> Practice:
     """The strictest owner is sampled and clipped by the terms of the most liberal one."""
     terms, table = practice.terms, practice.plan.table
@@ -184,6 +189,12 @@ CONTROLS: dict[str, Control] = {
             "the strictest owner is sampled and clipped by the terms of the most liberal one",
             (_WHITE, _ONE_RUN, _ORDER),
             another_owners_terms,
+        ),
+        Control(
+            "rows-as-units",
+            "rows are sampled and clipped one by one, and the claim is for units of several rows",
+            (_WHITE,),
+            rows_as_units,
         ),
     )
 }

@@ -24,11 +24,12 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, ExampleLosses, GradientEngine
 from inosgd.importance import Importance
 from inosgd.method import Method
-from inosgd.owners import Owners, OwnerTable
+from inosgd.owners import EXAMPLE, Owners
 from inosgd.plan import Phase, Plan, Terms
 from inosgd.randomness import RandomSource
 from inosgd.sampling import PoissonSampler
 from inosgd.training import Trainer, TrainingState, Under
+from inosgd.units import Units
 
 
 class Sampler(Protocol):
@@ -52,13 +53,14 @@ class Practice:
     """The terms of every step, the method, and how batches are drawn.
 
     ``plan`` has one phase. Its budgets are those of the claim where it is honest, and unlimited in a control, whose
-    ledger would otherwise refuse it.
+    ledger would otherwise refuse it. ``by_row`` treats each row of a unit as if it were one: a control.
     """
 
     plan: Plan
     method: Method
     sampler: SamplerMaker = poisson
     shares: ClassShares | None = None
+    by_row: bool = False
 
     def __post_init__(self) -> None:
         if len(self.plan.phases) != 1:
@@ -72,16 +74,16 @@ class Practice:
     def with_terms(self, terms: Terms) -> Practice:
         """The same with other terms, which no owner is charged for."""
         table = self.plan.table
-        unlimited = OwnerTable(table.names, np.full(len(table), np.inf), table.deltas, table.sizes)
+        unlimited = dataclasses.replace(table, epsilons=np.full(len(table), np.inf))
         phases = (Phase(self.plan.steps, terms),)
         plan = dataclasses.replace(self.plan, table=unlimited, phases=phases, spent=np.full(len(table), np.inf))
         return dataclasses.replace(self, plan=plan)
 
-    def for_owners(self, assignment: IntArray) -> tuple[Plan, Owners]:
-        """The plan and the owners of a training on examples that belong to these rows; only sizes differ."""
+    def for_owners(self, assignment: IntArray, unit: str = EXAMPLE) -> tuple[Plan, Owners]:
+        """The plan and the owners of a training on examples, or units, that belong to these rows; only sizes differ."""
         table = self.plan.table
         sizes = np.bincount(assignment, minlength=len(table))
-        sized = OwnerTable(table.names, table.epsilons, table.deltas, sizes)
+        sized = dataclasses.replace(table, sizes=sizes, unit=unit)
         return dataclasses.replace(self.plan, table=sized), Owners(sized, assignment)
 
     def trainer(
@@ -91,11 +93,14 @@ class Practice:
         losses: ExampleLosses,
         labels: Labels | None = None,
         engine: GradientEngine | None = None,
+        units: Units | None = None,
     ) -> Trainer:
-        """The library's own trainer for this practice."""
-        plan, owners = self.for_owners(assignment)
-        engine = engine or BookkeepingEngine()
-        return Trainer(plan, owners, examples, losses, self.method, engine, shares=self.shares, labels=labels)
+        """The library's own trainer for this practice; ``assignment`` is that of units, if there are any."""
+        if self.by_row and units is not None:
+            assignment, units = assignment[units.of_row], None
+        plan, owners = self.for_owners(assignment, EXAMPLE if units is None else units.name)
+        engine, shares = engine or BookkeepingEngine(), self.shares
+        return Trainer(plan, owners, examples, losses, self.method, engine, shares=shares, labels=labels, units=units)
 
     def start(
         self,

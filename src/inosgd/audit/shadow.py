@@ -32,8 +32,9 @@ from inosgd.counting import Labels
 from inosgd.modes import evaluating
 from inosgd.randomness import SeededSource, uniforms
 from inosgd.study.config import optimizer_for
-from inosgd.study.study import Study, StudyData, split_of
+from inosgd.study.study import Study, StudyData, only_examples, split_of
 from inosgd.training import fit
+from inosgd.units import Units
 
 STACKED = 32
 """How many perceptrons are trained at once; more need memory that caches do not have."""
@@ -55,27 +56,38 @@ class ShadowTask:
 
 
 def membership(seed: int, number: int, examples: int) -> BoolArray:
-    """Which examples shadow model ``number`` is trained on: a fair coin each."""
+    """Which examples, or units, shadow model ``number`` is trained on: a fair coin each."""
     included: BoolArray = uniforms(_source(seed, number).stream("membership"), examples) < 0.5
     return included
 
 
 def train_shadows(task: ShadowTask) -> FloatArray:
-    """Train the models of a task; the confidence of each (row) about each example of the study (column)."""
+    """Train the models of a task; the confidence of each (row) about each example, or unit, of the study (column).
+
+    About a unit it is the mean over its examples. A unit joins a model whole, or not at all.
+    """
     data = split_of(task.study, task.seed)
     initial, (inputs, targets) = task.study.model(data, task.seed), data.examples.all()
-    members = [np.flatnonzero(membership(task.seed, number, len(targets))) for number in task.numbers]
+    members = [np.flatnonzero(membership(task.seed, number, len(data.owners))) for number in task.numbers]
     sources = [_source(task.seed, number) for number in task.numbers]
     if stackable(task.study, data, task.seed):
         rate = task.study.config.rate_in_batch_units(task.practice.terms)
         stack = train_stacked(initial, task.practice, data, members, sources, rate)
         return confidences(data.task, stack.outputs(inputs), targets)
-    return np.stack(
+    found = np.stack(
         [
-            confidences(data.task, train_one(task, initial, data, rows, source)[None], targets)[0]
-            for rows, source in zip(members, sources, strict=True)
+            confidences(data.task, train_one(task, initial, data, chosen, source)[None], targets)[0]
+            for chosen, source in zip(members, sources, strict=True)
         ]
     )
+    return found if data.units is None else unit_means(found, data.units)
+
+
+def unit_means(values: FloatArray, units: Units) -> FloatArray:
+    """The mean of each unit's rows, for every row of ``values``."""
+    sums = np.add.reduceat(values[:, units.rows], units.ends - units.counts, axis=1)
+    means: FloatArray = sums / units.counts
+    return means
 
 
 def stackable(study: Study, data: StudyData, seed: int) -> bool:
@@ -84,20 +96,24 @@ def stackable(study: Study, data: StudyData, seed: int) -> bool:
     plain = config.optimizer == "sgd" and not config.momentum and not config.weight_decay
     plain = plain and not (config.count_classes and config.method.adjustment)
     plain = plain and config.averaging is None and data.task.kind == "classification"
+    plain = plain and data.units is None and config.augmentation is None
     return plain and isinstance(data.examples.inputs, torch.Tensor) and can_stack(study.model(data, seed))
 
 
 def train_one(
-    task: ShadowTask, initial: nn.Module, data: StudyData, rows: IntArray, source: SeededSource
+    task: ShadowTask, initial: nn.Module, data: StudyData, chosen: IntArray, source: SeededSource
 ) -> torch.Tensor:
-    """One shadow model by the library's own step; its outputs for all examples."""
+    """One shadow model by the library's own step, of the ``chosen`` examples or units; its outputs for all examples."""
     model = copy.deepcopy(initial)
-    labels = None if task.practice.plan.count is None else Labels(data.task.names, data.class_numbers[rows])
-    config, examples = task.study.config, data.examples.only(rows)
+    config, part = task.study.config, only_examples(data, chosen)
+    labels = None if task.practice.plan.count is None else Labels(data.task.names, part.class_numbers)
     optimizer = optimizer_for(config, model)
-    trainer = task.practice.trainer(data.owners.assignment[rows], examples, data.task.losses, labels)
-    trainer = dataclasses.replace(trainer, learning_rate_unit=config.learning_rate_unit)
-    state = task.practice.start(trainer, model, optimizer, source, data.class_numbers[rows])
+    assignment, losses = part.owners.assignment, data.task.losses
+    trainer = task.practice.trainer(assignment, part.examples, losses, labels, units=part.units)
+    trainer = dataclasses.replace(
+        trainer, learning_rate_unit=config.learning_rate_unit, augmentation=config.augmentation
+    )
+    state = task.practice.start(trainer, model, optimizer, source, part.class_numbers)
     if config.averaging is not None:
         state.also = {"average": RunningAverage(config.averaging, trainer.plan.steps)}
     fit(trainer, state)

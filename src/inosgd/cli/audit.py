@@ -166,7 +166,7 @@ def _lira_report(audited: Audited, models: int, folder: AuditFolder, confidence:
 def _print_lira(report: Mapping[str, Any], form: str) -> None:
     shown, owners = results(), report["owners"][form]
     shown.print(f"[bold]LiRA ({form}) on {report['study']}: {report['description']}[/]")
-    shown.print(_head(report) + f", {report['models']} shadow models, each example in half of them\n")
+    shown.print(_head(report) + f", {report['models']} shadow models, each {report['unit']} in half of them\n")
     table = plain_table("owner", right=("spent", "of", "AUC", "most", "at 1%", "most", "at .1%", "most", "ε ≥"))
     for row in owners:
         low, high = row["auc_interval"]
@@ -192,8 +192,8 @@ def _print_lira(report: Mapping[str, Any], form: str) -> None:
         f"false alarms. most: no attack can do better if the accounted profile holds (knowing only the budgets, AUC "
         f"{at_budget}). ε ≥: lower bounds at each owner's δ, all together with {confidence} confidence "
         f"(Bonferroni over {membership.bounds_of(len(owners))}), and so are those on the advantage, true less false "
-        f"positive rate: {advantages}. If pairs of a model and an example were independent, as is often assumed, "
-        f"Clopper and Pearson's bounds on both rates would give ε ≥ {usual}."
+        f"positive rate: {advantages}. If pairs of a model and a {report['unit']} were independent, as is often "
+        f"assumed, Clopper and Pearson's bounds on both rates would give ε ≥ {usual}."
     )
     _print_end(report, report["verdict"][form])
 

@@ -17,7 +17,7 @@ from inosgd.cli.studies import study_of_run
 from inosgd.data.tables import closest
 from inosgd.errors import InvalidArgumentError
 from inosgd.ledger.ledger import Ledger
-from inosgd.owners import Budget
+from inosgd.owners import Budget, OwnerTable
 from inosgd.plan_config import PlanConfig
 from inosgd.runs.folder import RunFolder
 from inosgd.runs.progression import Changes, Proposal, carry_out, propose
@@ -95,8 +95,10 @@ def _changes(
         raise InvalidArgumentError(
             "data: owners who join bring data; give --add OWNER=EPSILON and --data FILE together"
         )
-    sizes = {} if data is None else _brought(study, data, joining)
-    return Changes({**budgets, **joining}, sizes, tuple(withdraw)), joining
+    brought = None if data is None else _brought(study, data, joining)
+    shared = {} if brought is None else {name: budget for name, budget, _ in brought if name not in joining}
+    sizes = {} if brought is None else {name: size for name, _, size in brought}
+    return Changes({**budgets, **joining, **shared}, sizes, tuple(withdraw)), joining
 
 
 def _joining(study: Study, known: dict[str, Budget], added: list[str], delta: float | None) -> dict[str, Budget]:
@@ -112,18 +114,17 @@ def _joining(study: Study, known: dict[str, Budget], added: list[str], delta: fl
     }
 
 
-def _brought(study: Study, data: Path, joining: dict[str, Budget]) -> dict[str, int]:
-    """How many examples each owner who joins trains on."""
+def _brought(study: Study, data: Path, joining: dict[str, Budget]) -> OwnerTable:
+    """How many units each owner who joins trains on."""
     if study.file is None:
         raise InvalidArgumentError(
             f"data={str(data)!r}: {study.name} does not come from files, so no owner can join it"
         )
-    extra = joined_data(study.file, study.split(0), data, joining)
-    sizes = {name: size for name, _, size in extra.owners.table}
-    empty = [name for name, size in sizes.items() if size == 0]
+    table = joined_data(study.file, study.split(0), data, joining).owners.table
+    empty = [name for name, _, size in table if size == 0]
     if empty:
-        raise InvalidArgumentError(f"{data}: it holds no example of {empty[0]!r}; add some, or leave --add out")
-    return sizes
+        raise InvalidArgumentError(f"{data}: it holds no {table.unit} of {empty[0]!r}; add some, or leave --add out")
+    return table
 
 
 def _pairs(option: str, texts: list[str], known: dict[str, Budget]) -> dict[str, float]:
@@ -166,6 +167,7 @@ def _report(proposal: Proposal, *, done: bool) -> dict[str, Any]:
         "step": proposal.step,
         "recorded": proposal.recorded,
         "published": proposal.published,
+        "unit": proposal.table.unit,
         "steps": None if proposal.plan is None else proposal.plan.steps,
         "resting": list(proposal.resting),
         "owners": {
@@ -204,7 +206,7 @@ def _headline(proposal: Proposal) -> str:
 
 def _table(ledger: Ledger, proposal: Proposal) -> Table:
     before = {name: budget.epsilon for name, budget, _ in ledger.table}
-    table = plain_table("owner", right=("examples", "ε now", "ε then", "spent", "kept", "planned"))
+    table = plain_table("owner", right=(proposal.table.units, "ε now", "ε then", "spent", "kept", "planned"))
     for row, (name, budget, size) in enumerate(proposal.table):
         planned = "-" if proposal.plan is None else rounded_up(proposal.plan.spent[row], within=budget.epsilon)
         table.add_row(

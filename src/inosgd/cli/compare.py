@@ -126,6 +126,7 @@ def comparison_report(
         "study": study.name,
         "description": study.description,
         "config": study.config.to_json(),
+        "unit": material.unit,
         "scored_by": material.score.name,
         "seeds": list(seeds),
         "verdict": material.verdict,
@@ -162,7 +163,10 @@ def show(found: Mapping[str, Any], *, as_json: bool) -> None:
     shown.print(_method_table(found))
     for line in _last_iterate_lines(found):
         shown.print(line)
-    shown.print("\n[bold]Results by owner[/], the ε of single examples, and that of 10 and of all together\n")
+    shown.print(
+        f"\n[bold]Results by owner[/], the ε of each single {escape(found['unit'])}, and that of 10 and of all "
+        "together\n"
+    )
     shown.print(_owner_table(found))
     for line in _condition_lines(found["condition"]):
         shown.print(line)

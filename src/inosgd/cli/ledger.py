@@ -13,6 +13,7 @@ from rich.table import Table
 from inosgd.cli.console import messages, plain_table, results
 from inosgd.cli.options import AsJson
 from inosgd.ledger.ledger import Ledger
+from inosgd.owners import plural
 from inosgd.runs.folder import RunFolder
 from inosgd.runs.verification import verify_run
 from inosgd.shown import rounded_down, rounded_up
@@ -54,6 +55,7 @@ def _described(ledger: Ledger) -> dict[str, Any]:
         "published": ledger.published,
         "stopped": ledger.stopped,
         "accountant": ledger.accountant,
+        "unit": ledger.table.unit,
         "counted": None if ledger.history.count is None else int(ledger.history.count.sampling_rates.sum()),
         "owners": {
             name: {
@@ -92,7 +94,8 @@ def _show(described: dict[str, Any], as_json: bool) -> None:
         )
         if described["counted"]:
             shown.print(f"The classes of {described['counted']} owners were counted before the first step.\n")
-        shown.print(_table(described["owners"]))
+        shown.print(_table(described["owners"], described["unit"]))
+        shown.print(f"\nε: what is allowed and was spent for each single {escape(described['unit'])}.")
         if described["stopped"]:
             shown.print(f"\n[bold]stopped:[/] {escape(described['stopped'])}")
     for note in described.get("notes", []):
@@ -109,9 +112,9 @@ def _show(described: dict[str, Any], as_json: bool) -> None:
         shown.print(f"\n[bold red]wrong:[/] {where}{escape(finding['message'])}")
 
 
-def _table(owners: dict[str, dict[str, Any]]) -> Table:
+def _table(owners: dict[str, dict[str, Any]], unit: str) -> Table:
     referred = any("reference" in owner for owner in owners.values())
-    headings = ("examples", "ε", "δ", "spent", "left", *(["dp-accounting"] if referred else []))
+    headings = (plural(unit), "ε", "δ", "spent", "left", *(["dp-accounting"] if referred else []))
     table = plain_table("owner", right=headings)
     for name, owner in owners.items():
         cells = [

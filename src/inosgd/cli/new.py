@@ -18,6 +18,9 @@ def new_command(
     task: Annotated[
         Literal["classification", "regression"], typer.Option(help="What its model predicts: classes or numbers.")
     ] = "classification",
+    unit: Annotated[
+        bool, typer.Option("--unit", help="Patients with several rows each, protected as a whole.")
+    ] = False,
 ) -> None:
     """Write a commented study file that runs as it is, with a small table to run it on."""
     if study.suffix != ".toml":
@@ -28,8 +31,9 @@ def new_command(
     for path in (study, data):
         if path.exists():
             raise InvalidArgumentError(f"study={str(study)!r}: {path} already exists; choose another name")
-    write_whole(data, example_data(task))
-    write_whole(study, example_study(data.name, task))
+    write_whole(data, example_data(task, units=unit))
+    write_whole(study, example_study(data.name, task, units=unit))
     shown = results()
-    shown.print(f"Wrote {study}, and {data} with {EXAMPLES[task].data}.")
+    made = f"made-up visits of patients, from {EXAMPLES[task].data}" if unit else EXAMPLES[task].data
+    shown.print(f"Wrote {study}, and {data} with {made}.")
     shown.print(f"Train it with: inosgd train {study}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,7 +21,7 @@ from inosgd.cli.options import PLAN_SETTINGS, AllowLargeDeltas, AsJson, PlanSett
 from inosgd.cli.plan_tables import comparison_tables, curve_tables, plan_tables
 from inosgd.data.budgets import read_owner_table
 from inosgd.errors import InvalidArgumentError
-from inosgd.owners import OwnerTable
+from inosgd.owners import EXAMPLE, OwnerTable
 from inosgd.plan import Plan
 from inosgd.planning import VARIANTS, PlanConfig, make_plan
 
@@ -29,9 +30,10 @@ VIEWS = ("plan", "profile", "variants", "curves")
 
 def plan_command(
     epsilon: Annotated[str | None, typer.Option(help="Budgets, separated by commas.")] = None,
-    sizes: Annotated[str | None, typer.Option(help="Numbers of examples, separated by commas.")] = None,
+    sizes: Annotated[str | None, typer.Option(help="Numbers of examples, or units, separated by commas.")] = None,
     delta: Annotated[float, typer.Option(help="Delta of every owner that names none.")] = 1e-5,
     owners: Annotated[Path | None, typer.Option(help="A CSV file: owner,epsilon,delta,size.")] = None,
+    unit: Annotated[str, typer.Option(help="What each budget protects and sizes count, such as patient.")] = EXAMPLE,
     steps: Annotated[int, typer.Option(help="The number of steps.")] = 1000,
     batch: Annotated[float | None, typer.Option(help="The expected batch size.")] = None,
     threshold: Annotated[float | None, typer.Option(help="The mean clipping threshold.")] = None,
@@ -50,7 +52,7 @@ def plan_command(
     if out is not None and show in ("variants", "curves"):
         raise InvalidArgumentError(f"out={str(out)!r}: --show {show} makes no plan to write; leave it out")
     check_new_file(out)
-    table = _owner_table(epsilon, sizes, delta, owners, curve=show == "curves")
+    table = replace(_owner_table(epsilon, sizes, delta, owners, curve=show == "curves"), unit=unit)
     changes = settings(changed, PLAN_SETTINGS)
     if show == "curves":
         with messages().status("planning curves"):

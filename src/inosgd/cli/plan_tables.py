@@ -9,6 +9,7 @@ from rich.table import Table
 
 from inosgd.accounting.profile import RiskProfile
 from inosgd.cli.console import compact, plain_table
+from inosgd.owners import plural
 from inosgd.shown import rounded_up
 
 AUTO_PLAN = (
@@ -19,7 +20,7 @@ AUTO_PLAN = (
 
 def plan_tables(described: dict[str, Any]) -> list[Table | str]:
     """A plan, its risks where they were asked for, and what the columns mean."""
-    deltas = sorted({owner["delta"] for owner in described["owners"]})
+    deltas, unit = sorted({owner["delta"] for owner in described["owners"]}), described["unit"]
     title = f"[bold]{described['variant']} plan[/], {described['steps']} steps, accountant {described['accountant']}"
     title += f", δ {deltas[0]:.3g}\n" if len(deltas) == 1 else f", δ {deltas[0]:.3g} to {deltas[-1]:.3g}\n"
     shown: list[Table | str] = [title, _plan_table(described), ""]
@@ -40,8 +41,8 @@ def plan_tables(described: dict[str, Any]) -> list[Table | str]:
     shown.append(f"{AUTO_PLAN if described['variant'] == 'fair' else ''}{described['gains']}")
     shown.append(f"A learning rate of 1 in noise units is {described['rate_of_noise_unit']:.4g} in the usual unit.")
     shown.append(
-        "a step: expected examples in a batch; signal: what an owner contributes over the noise; spent: of ε, for each "
-        "single example; of 10: the ε of ten of them together. The guarantee is per example."
+        f"a step: expected {plural(unit)} in a batch; signal: what an owner contributes over the noise; spent: of ε, "
+        f"for each single {unit}; of 10: the ε of ten of them together. The guarantee is per {unit}."
     )
     return shown
 
@@ -89,7 +90,7 @@ def curve_tables(curves: dict[str, Any]) -> list[Table | str]:
 
 
 def _plan_table(described: dict[str, Any]) -> Table:
-    headings = ("examples", "rate", "threshold", "a step", "signal", "ε", "spent", "of 10")
+    headings = (plural(described["unit"]), "rate", "threshold", "a step", "signal", "ε", "spent", "of 10")
     table = plain_table("owner", right=headings)
     for owner in described["owners"]:
         table.add_row(

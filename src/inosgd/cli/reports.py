@@ -17,6 +17,7 @@ from inosgd.runs.folder import RunFolder
 from inosgd.shown import rounded_up
 from inosgd.study.running import Outcome, Prepared
 from inosgd.study.sources import Progress, unused_columns
+from inosgd.units import shared_units
 
 FILES_BETWEEN_SIGNS = 100
 
@@ -55,6 +56,8 @@ def training_report(run: RunFolder, prepared: Prepared, outcome: Outcome) -> dic
         "run": str(run.path),
         "model": str(outcome.model),
         "steps": outcome.steps,
+        "unit": outcome.table.unit,
+        "shared_units": shared_units(outcome.table),
         "owners": {
             name: {
                 "epsilon": budget.epsilon,
@@ -81,7 +84,7 @@ def _unused(prepared: Prepared) -> list[str]:
 
 def print_report(run: RunFolder, prepared: Prepared, outcome: Outcome, page: Path | None = None) -> None:
     """The same for people, findings first."""
-    shown, evaluation = results(), outcome.evaluation
+    shown, evaluation, unit = results(), outcome.evaluation, outcome.table.unit
     for finding in outcome.findings:
         shown.print(f"[bold yellow]{escape(finding.text)}[/]")
     shown.print(f"\n[bold]Results by owner[/] after {outcome.steps} steps\n")
@@ -101,7 +104,12 @@ def print_report(run: RunFolder, prepared: Prepared, outcome: Outcome, page: Pat
                 f"The model is an average of iterates ({prepared.study.config.averaging}), as its study says. The last "
                 f"iterate: {evaluation.scored_by} {shown_as(last.overall)}, worst owner {shown_as(last.worst)}."
             )
-    shown.print("spent: the ε of each single example, rounded up; never above the budget.\n")
+    shown.print(f"spent: the ε of each single {escape(unit)}, rounded up; never above the budget.\n")
+    if shared := shared_units(outcome.table):
+        shown.print(
+            f"{shared} of {int(outcome.table.sizes.sum())} {escape(outcome.table.units)} have several owners, and are "
+            "held to the smallest budget among them.\n"
+        )
     if unused := _unused(prepared):
         shown.print(f"Columns that are neither used nor listed in data.ignore: {escape(', '.join(unused))}\n")
     for warning in prepared.warnings:
@@ -117,7 +125,7 @@ def print_report(run: RunFolder, prepared: Prepared, outcome: Outcome, page: Pat
 def _owner_table(outcome: Outcome) -> Table:
     evaluation = outcome.evaluation
     score = "score" if evaluation is None else evaluation.scored_by
-    table = plain_table("owner", right=("examples", "ε", "δ", "spent", score))
+    table = plain_table("owner", right=(outcome.table.units, "ε", "δ", "spent", score))
     rows = sorted(range(len(outcome.table)), key=lambda row: int(outcome.table.privacy_ranks[row]))
     chosen = range(len(outcome.table)) if len(outcome.table) <= MOST_OWNERS else rows[:MOST_OWNERS]
     for row in chosen:

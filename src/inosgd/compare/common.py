@@ -12,6 +12,7 @@ import numpy as np
 from inosgd.analysis.task import Task
 from inosgd.errors import InosgdError
 from inosgd.gradients import parameter_count
+from inosgd.owners import EXAMPLE
 from inosgd.runs.keyed import keyed_digest
 from inosgd.study.fingerprints import fingerprints_of
 from inosgd.study.study import Study, StudyData, split_of
@@ -22,8 +23,9 @@ class Common:
     """What all trainings of a comparison have in common: all that a report about them needs beside results.
 
     ``data`` is a keyed digest of the examples, with which nothing about them can be tested without the key. ``owners``
-    has name, epsilon, delta and number of training examples of each group; ``classes`` the name of each class and the
-    group that holds it, None where that is not one group, or not the same for every seed.
+    has name, epsilon, delta and number of training examples of each group, or of its units; ``classes`` the name of
+    each class and the group that holds it, None where that is not one group, or not the same for every seed; ``unit``
+    is what each budget protects.
     """
 
     study: str
@@ -36,6 +38,7 @@ class Common:
     held_out: str
     owners: tuple[tuple[str, float, float, int], ...]
     classes: tuple[tuple[str, str | None], ...]
+    unit: str = EXAMPLE
 
     @classmethod
     def of(cls, study: Study, key: bytes, *, validation: bool = False) -> Self:
@@ -53,6 +56,7 @@ class Common:
             held_out="validation split of the training data" if validation else "test data",
             owners=_owners(data),
             classes=_classes(data, _other_split(study)),
+            unit=data.owners.table.unit,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -93,5 +97,5 @@ def _holders(data: StudyData) -> list[str | None]:
     if data.task.kind != "classification":
         return [None] * data.task.outputs
     targets = data.examples.targets.numpy()
-    groups = [np.unique(data.train_groups[targets == number]) for number in range(data.task.outputs)]
+    groups = [np.unique(data.example_groups[targets == number]) for number in range(data.task.outputs)]
     return [data.groups.names[int(found[0])] if len(found) == 1 else None for found in groups]

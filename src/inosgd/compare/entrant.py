@@ -93,7 +93,7 @@ def as_entered(data: StudyData, entrant: Entrant, seed: int) -> StudyData:
 def _with_lower_budgets(table: OwnerTable, cut: float) -> OwnerTable:
     strictest = table.epsilons.min()
     epsilons = table.epsilons - cut * (table.epsilons - strictest)
-    return OwnerTable(table.names, epsilons, table.deltas, table.sizes)
+    return OwnerTable(table.names, epsilons, table.deltas, table.sizes, table.unit)
 
 
 def _undersampled(data: StudyData, share: float, seed: int) -> StudyData:

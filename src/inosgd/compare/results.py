@@ -63,10 +63,10 @@ class GroupTerms:
 
 
 def group_means(values: FloatArray, data: StudyData) -> dict[str, float]:
-    """Per group the mean over its training examples of a value that is given per owner."""
-    of_examples = values[data.owners.assignment]
+    """Per group the mean over its units of training examples of a value that is given per owner."""
+    of_units = values[data.owners.assignment]
     return {
-        name: float(of_examples[data.train_groups == row].mean())
+        name: float(of_units[data.train_groups == row].mean())
         for row, name in enumerate(data.groups.names)
         if (data.train_groups == row).any()
     }

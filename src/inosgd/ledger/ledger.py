@@ -68,7 +68,7 @@ from inosgd.tabled import Tabled, TextTable
 LEDGER_FORMAT = 5
 
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
-OF_EXAMPLES = ("owners", "examples")
+OF_EXAMPLES = ("owners", "examples", "units")
 """What of the ``data`` changes when owners join or withdraw."""
 
 CHECKPOINT_NAME = re.compile(r"step-\d{8,20}\.record-\d{8,20}")

@@ -27,6 +27,7 @@ from inosgd.analysis.score import score_named
 from inosgd.errors import InvalidArgumentError
 from inosgd.files import sha256, write_private
 from inosgd.models.recurrent import SequenceClassifier
+from inosgd.owners import EXAMPLE
 from inosgd.shown import rounded_up
 
 MODEL_FORMAT = 2
@@ -281,12 +282,20 @@ def _text_in_words(column: Mapping[str, Any]) -> str:
     )
 
 
+def _unit(privacy: Mapping[str, Any]) -> str:
+    """What each budget protects."""
+    unit, shared = privacy.get("unit", EXAMPLE), privacy.get("shared_units", 0)
+    if unit == EXAMPLE:
+        return EXAMPLE
+    return f"{unit} with all its examples" + (f" ({shared} of them have several owners)" if shared else "")
+
+
 def _privacy_table(privacy: Mapping[str, Any]) -> str:
     (low, high), (smallest, largest) = privacy["epsilon"], privacy["delta"]
     rows = {
         "budgets": f"epsilon {low:g}" + (f" to {high:g}" if high > low else "") + f", of {_owners(privacy)}",
         "delta": f"{smallest:g}" + (f" to {largest:g}" if largest > smallest else ""),
-        "unit": "one example, added or removed",
+        "unit": f"one {_unit(privacy)}, added or removed",
         "method": f"{privacy['method']}, variant {privacy['variant']}",
         "steps": str(privacy["steps"]),
         "learning rate": privacy["learning_rate"],

@@ -143,7 +143,7 @@ def _part(table: OwnerTable, rows: IntArray) -> OwnerTable:
     if len(rows) == len(table):
         return table
     names = tuple(table.names[row] for row in rows)
-    return OwnerTable(names, table.epsilons[rows], table.deltas[rows], table.sizes[rows])
+    return OwnerTable(names, table.epsilons[rows], table.deltas[rows], table.sizes[rows], table.unit)
 
 
 def _exposures(phases: tuple[Phase, ...], rows: IntArray) -> tuple[Exposures, ...]:

@@ -79,7 +79,9 @@ def spending_chart(material: Material, tables: Tables) -> Chart:
         return alt.layer(limit, points).properties(width=760, height=320)
     base = base.encode(y=WHO, yOffset=_beside(material))
     axis = alt.Axis(grid=False, tickCount=6)
-    allowed = base.mark_bar(style="shadow").encode(x=alt.X("epsilon:Q", title="ε of each single example", axis=axis))
+    allowed = base.mark_bar(style="shadow").encode(
+        x=alt.X("epsilon:Q", title=f"ε of each single {material.unit}", axis=axis)
+    )
     bars = base.mark_bar().encode(x="spent:Q", color=method_colour(material), tooltip=tooltips)
     limit = base.mark_tick(thickness=2, style="limit", strokeDash=[], orient="vertical").encode(x="epsilon:Q")
     return _tall(alt.layer(allowed, bars, limit), material)

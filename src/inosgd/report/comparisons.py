@@ -42,6 +42,7 @@ def read_comparison(folder: Path) -> Material:
         classes=common.classes,
         unaccounted=_unaccounted(results),
         findings=_findings(rows, main),
+        unit=common.unit,
         **read_extras(folder, main),
     )
     return with_verdict(material)

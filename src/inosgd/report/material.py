@@ -11,6 +11,7 @@ from inosgd.analysis.score import SCORES, Score
 from inosgd.compare.results import Result
 from inosgd.compare.views import Rows
 from inosgd.errors import InvalidArgumentError
+from inosgd.owners import EXAMPLE
 
 MOST_MAIN_ROWS = 6
 """With more rows than this, some are drawn everywhere and the others only as points of the Pareto chart."""
@@ -71,6 +72,7 @@ class Material:
         roc: Curves of a membership audit, by row and owner.
         unaccounted: What voids or weakens the promise for this very run; the gravest first.
         findings: What to know before looking at anything else; the gravest first.
+        unit: What each budget protects.
     """
 
     kind: str
@@ -87,6 +89,7 @@ class Material:
     roc: Mapping[str, Any] = field(default_factory=dict)
     unaccounted: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
+    unit: str = EXAMPLE
 
     @property
     def score(self) -> Score:

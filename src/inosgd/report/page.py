@@ -100,9 +100,10 @@ def _section(entry: ChartEntry, material: Material) -> str:
         f" Panels of {MOST_PANELS} owners, evenly spaced by budget; switch owners off to see others." if hidden else ""
     )
     title = entry.title.format(score=material.score.name)
+    reading = entry.reading.replace("single example", f"single {material.unit}")
     return (
         f'<section class="chart" id="{entry.name}" aria-labelledby="{entry.name}-title"><div>'
-        f'<h2 id="{entry.name}-title">{html.escape(title)}</h2><p>{html.escape(entry.reading + some)}</p>'
+        f'<h2 id="{entry.name}-title">{html.escape(title)}</h2><p>{html.escape(reading + some)}</p>'
         '</div><div class="plot"></div></section>'
     )
 

@@ -9,11 +9,12 @@ from inosgd.analysis.findings import Finding
 from inosgd.analysis.score import Score
 from inosgd.analysis.summary import MeanSd, mean_sd
 from inosgd.compare.views import judged_owners
+from inosgd.owners import plural
 from inosgd.report.material import Material, MethodRow, OwnerFacts
 from inosgd.report.tables import Table, rows_of
 from inosgd.report.verdicts import mean_of, worst_owner
 from inosgd.shown import EXACT, rounded_up
-from inosgd.study.description import GUARANTEE, NOT_COVERED
+from inosgd.study.description import guarantee, never_covered
 
 LISTED_OWNERS = 6
 LISTED_FINDINGS = 6
@@ -118,19 +119,21 @@ def _score(
 def _owners(material: Material) -> str:
     owners = material.owners
     if len(owners) <= LISTED_OWNERS:
-        lines = "".join(f"<li><span>{text(owner.name)}</span><span>{_budget(owner)}</span></li>" for owner in owners)
+        lines = "".join(
+            f"<li><span>{text(owner.name)}</span><span>{_budget(owner, material.unit)}</span></li>" for owner in owners
+        )
         return f'<h2>On whose data</h2><ul class="owners">{lines}</ul>'
     first, last = owners[0], owners[-1]
     median = owners[(len(owners) - 1) // 2]
     lines = "".join(
-        f"<li><span>{text(owner.name)} <small>({words})</small></span><span>{_budget(owner)}</span></li>"
+        f"<li><span>{text(owner.name)} <small>({words})</small></span><span>{_budget(owner, material.unit)}</span></li>"
         for owner, words in ((first, "strictest"), (median, "median"), (last, "most liberal"))
     )
     return f'<h2>On the data of {len(owners)} owners</h2><ul class="owners">{lines}</ul>'
 
 
-def _budget(owner: OwnerFacts) -> str:
-    size = "" if owner.examples is None else f", {owner.examples:,} examples"
+def _budget(owner: OwnerFacts, unit: str) -> str:
+    size = "" if owner.examples is None else f", {owner.examples:,} {text(plural(unit))}"
     return f"ε {owner.epsilon:g}{size}"
 
 
@@ -167,13 +170,15 @@ def _owner_switches(material: Material) -> str:
 def not_covered(material: Material) -> str:
     """What is promised, and what is not."""
     audited = (AUDITED,) if material.roc else ()
-    notes = "".join(f"<li>{text(note)}</li>" for note in (*material.unaccounted, *audited, *NOT_COVERED))
+    notes = "".join(
+        f"<li>{text(note)}</li>" for note in (*material.unaccounted, *audited, *never_covered(material.unit))
+    )
     report = (
         "This page: it names owners, their budgets and exact results on held-out examples. To hand it on "
         "is to publish them."
     )
     return (
-        f"<h2>What is promised</h2><p>{text(GUARANTEE)}</p><h2>What the guarantee does not cover</h2>"
+        f"<h2>What is promised</h2><p>{text(guarantee(material.unit))}</p><h2>What the guarantee does not cover</h2>"
         f"<ul>{notes}<li>{report}</li></ul>"
     )
 

@@ -44,6 +44,7 @@ def read_training(folder: Path) -> Material:
         facts=(*_facts(plan, ledger.steps, description, model), *_last_iterate(curve)),
         classes=_classes(model, curve),
         unaccounted=_unaccounted(description, model, ledger.steps < plan.steps),
+        unit=plan.table.unit,
         findings=findings(curve, _names(model), plan, model.get("parameters")) if ledger.steps == plan.steps else (),
         **read_extras(folder, [label]),
     )
@@ -86,7 +87,7 @@ def _model_fields(folder: Path) -> dict[str, Any]:
 
 def _sentence(plan: Plan, model: dict[str, Any]) -> str:
     table = plan.table
-    owned = f"{int(table.sizes.sum()):,} examples of {len(table)} owner{'s' if len(table) != 1 else ''}"
+    owned = f"{int(table.sizes.sum()):,} {table.units} of {len(table)} owner{'s' if len(table) != 1 else ''}"
     architecture = model.get("architecture", {}).get("name")
     return f"{owned}" + (f", model {architecture}" if architecture else "")
 

@@ -37,7 +37,7 @@ from inosgd.errors import CheckpointError, InfeasibleError, InvalidArgumentError
 from inosgd.files import sha256
 from inosgd.ledger.ledger import Ledger, widened, widened_terms
 from inosgd.ledger.records import Position
-from inosgd.owners import Budget, OwnerTable
+from inosgd.owners import EXAMPLE, Budget, OwnerTable
 from inosgd.plan import Phase, Plan, Terms
 from inosgd.plan_config import PlanConfig
 from inosgd.planning import make_plan
@@ -45,6 +45,7 @@ from inosgd.runs.checkpoint import Checkpoint, read_checkpoint
 from inosgd.runs.files import put
 from inosgd.runs.folder import LockedRun, RunFolder
 from inosgd.shown import rounded_up
+from inosgd.units import parts_of
 
 LEAST_LEFT = 1e-3
 """An owner with less than this share of its epsilon left rests: it could take part in next to nothing."""
@@ -176,6 +177,8 @@ def changed_table(ledger: Ledger, changes: Changes) -> OwnerTable:
         asked[name] = (budget, size)
     for name in changes.withdrawn:
         asked[name] = (honoured.get(name, asked[name][0]), 0)
+    if ledger.table.unit != EXAMPLE:
+        _work_out_shared(ledger.table, changes, asked)
     names = [name for name in asked if name in honoured or asked[name][1] > 0]
     budgets = [asked[name][0] for name in names]
     return OwnerTable(
@@ -183,7 +186,31 @@ def changed_table(ledger: Ledger, changes: Changes) -> OwnerTable:
         frozen_floats([budget.epsilon for budget in budgets]),
         frozen_floats([budget.delta for budget in budgets]),
         frozen_integers([asked[name][1] for name in names]),
+        ledger.table.unit,
     )
+
+
+def _work_out_shared(table: OwnerTable, changes: Changes, asked: dict[str, tuple[Budget, int]]) -> None:
+    """Give units of several owners the smallest epsilon and the smallest delta among them, as they are now.
+
+    If one of the owners withdraws, the units stay, without its rows and under its budget too; if all do, they leave.
+    """
+    for name, budget, size in list(table):
+        parts = parts_of(name, asked)
+        if not parts:
+            if name in changes.withdrawn and size == 0 and any(name in parts_of(other, asked) for other in table.names):
+                fix = f"all its {table.units} have other owners as well; withdraw those owners, or leave it in"
+                raise _validate.fail("withdrawn", name, fix)
+            continue
+        if name in changes.budgets:
+            fix = f"it stands for {table.units} of several owners; change the budgets of {' and '.join(parts)}"
+            raise _validate.fail("owner", name, fix)
+        if any(part in changes.budgets for part in parts):
+            budgets = [asked[part][0] for part in parts]
+            smallest = min(each.epsilon for each in budgets), min(each.delta for each in budgets)
+            asked[name] = Budget(epsilon=smallest[0], delta=smallest[1]), asked[name][1]
+        if all(asked[part][1] == 0 for part in parts) and any(part in changes.withdrawn for part in parts):
+            asked[name] = budget, 0
 
 
 class _Past:

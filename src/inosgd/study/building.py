@@ -46,7 +46,7 @@ def build(
     """Trainer, model, optimizer and average of a study; ``seed`` is that of the model's initial weights.
 
     Guarantee:
-        Each example is charged to its own owner, at no more than that owner allows: a plan for other owners, or for
+        Each unit is charged to its own owner, at no more than that owner allows: a plan for other owners, or for
         larger budgets than those of ``data``, is refused.
 
     Args:
@@ -71,6 +71,8 @@ def build(
         shares=data.shares,
         labels=labels_for(plan, data),
         learning_rate_unit=config.learning_rate_unit,
+        units=data.units,
+        augmentation=config.augmentation,
     )
     average = None if config.averaging is None else RunningAverage(config.averaging, plan.steps)
     return Built(trainer, model, optimizer_for(config, model), average)

@@ -9,6 +9,7 @@ from inosgd.data.tables import closest
 from inosgd.errors import InvalidArgumentError
 from inosgd.importance import StepTail
 from inosgd.method import METHODS
+from inosgd.owners import EXAMPLE
 from inosgd.plan_config import PlanConfig
 from inosgd.study.encoding import NUMBERS
 from inosgd.study.features import CategoricalFeature, TextFeature, UnfittedFeature
@@ -36,7 +37,11 @@ def problems_between_keys(study: StudySchema, allowed_factory: str | None) -> li
         *_share_problems(study),
         *_model_problems(study, allowed_factory),
         *_training_problems(study.training),
+        *_augmentation_problems(study),
     ]
+
+
+_LISTED = "folders name no units; list the images and their units in data.index"
 
 
 def symbols_of(study: StudySchema) -> bool:
@@ -58,6 +63,7 @@ def _data_problems(study: StudySchema) -> Iterator[Problem]:
         yield Problem("data.held_out.index", held_out.index, "only images that are listed in data.index have one")
     if not isinstance(data, TableData) and held_out.path is not None and len(held_out.path) > 1:
         yield Problem("data.held_out.path", held_out.path, "give a single path")
+    yield from _unit_problems(data)
     if isinstance(data, ImageData):
         yield from _image_problems(data)
     else:
@@ -79,14 +85,28 @@ def _owner_problems(data: TableData | ImageData | ArrayData) -> Iterator[Problem
         yield Problem("data.epsilon", data.epsilon, "rows have either owners or budgets of their own; leave one out")
 
 
+def _unit_problems(data: TableData | ImageData | ArrayData) -> Iterator[Problem]:
+    if data.unit is None:
+        for key in ("unit_name", "max_rows"):
+            if getattr(data, key) is not None:
+                yield Problem(f"data.{key}", getattr(data, key), "it belongs to data.unit; give that too, or neither")
+        return
+    if data.unit in (data.owner, data.epsilon, *(data.target or ())):
+        fix = "this column is the owner, the budget or the target; name the one that tells who each row is about"
+        yield Problem("data.unit", data.unit, fix)
+    if data.protected == EXAMPLE:
+        yield Problem("data.unit_name", data.protected, 'give another name than "example", such as "patient"')
+
+
 def _image_problems(data: ImageData) -> Iterator[Problem]:
     if (data.layout is None) == (data.index is None):
         value = ABSENT if data.layout is None else data.layout
         yield Problem("data.layout", value, 'give either layout = "owner/class" or index = "FILE.csv"')
     elif data.index is None:
-        for key in ("target", "owner", "epsilon"):
+        for key in ("target", "owner", "epsilon", "unit"):
             if getattr(data, key) is not None:
-                yield Problem(f"data.{key}", getattr(data, key), "folders name owner and class; leave it out")
+                fix = "folders name owner and class; leave it out" if key != "unit" else _LISTED
+                yield Problem(f"data.{key}", getattr(data, key), fix)
     else:
         if data.target is None:
             yield Problem("data.target", ABSENT, "it is missing; name the column of data.index with the target")
@@ -273,6 +293,12 @@ def _training_problems(training: TrainingSection) -> Iterator[Problem]:
             yield Problem(f"training.{key}", getattr(training, key), f'it belongs to averaging = "{kind}"')
     yield from _tail_problems(training.tail)
     yield from _target_problems(training, variant)
+
+
+def _augmentation_problems(study: StudySchema) -> Iterator[Problem]:
+    shaped = isinstance(study.data, ImageData | ArrayData) and not symbols_of(study)
+    if study.training.augmentation is not None and not shaped:
+        yield Problem("training.augmentation", ABSENT, "it crops images; leave it out for a table or symbols")
 
 
 def _target_problems(training: TrainingSection, variant: str) -> Iterator[Problem]:

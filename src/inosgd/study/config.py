@@ -13,6 +13,7 @@ from torch import nn
 
 from inosgd import _validate
 from inosgd.adjustment import Adjustment
+from inosgd.augmentation import Augmentation
 from inosgd.averaging import Averaging
 from inosgd.errors import InfeasibleError, InvalidArgumentError
 from inosgd.importance import Importance
@@ -52,6 +53,7 @@ class TrainingConfig:
         until_noise: If given, as many steps are taken as need no more noise than this; those of ``plan`` do not count.
         seed: Where a repeatable training begins, which is not private; None for one with secure randomness.
         count_classes: Whether the classes of owners without declared shares are counted, if the method needs them.
+        augmentation: Copies of each image that stand for it; None for the images as they are.
     """
 
     method: Method
@@ -65,6 +67,7 @@ class TrainingConfig:
     count_classes: bool = False
     learning_rate_unit: str = "batch"
     averaging: Averaging | None = None
+    augmentation: Augmentation | None = None
 
     def __post_init__(self) -> None:
         _validate.finite_positive(learning_rate=self.learning_rate)
@@ -111,7 +114,7 @@ class TrainingConfig:
             "until_noise": self.until_noise,
             "seed": self.seed,
             "count_classes": self.count_classes,
-        }
+        } | ({} if self.augmentation is None else {"augmentation": dataclasses.asdict(self.augmentation)})
 
 
 _OF_UPDATES = ("learning_rate", "learning_rate_unit", "optimizer", "momentum", "weight_decay")

@@ -9,23 +9,24 @@ from typing import Any
 from inosgd._arrays import FloatArray
 from inosgd.analysis.evaluation import Evaluation
 from inosgd.analysis.findings import Finding
-from inosgd.owners import OwnerTable
+from inosgd.owners import EXAMPLE, OwnerTable, plural
 from inosgd.plan import Terms
 from inosgd.shown import learning_rate_shown
 from inosgd.study.shares import adjusted_by
 from inosgd.study.study import Study, StudyData
+from inosgd.units import shared_units
 
 GUARANTEE = (
-    "Let an owner allow (epsilon, delta). For each single training example of that owner, any party that sees this "
-    "model, all models of earlier steps, the plan and the ledger can tell a training with the example from one without "
-    "it only as well as (epsilon, delta)-differential privacy allows, whatever else that party knows. Every owner has "
-    "spent at most its own budget, by the ledger of the run."
+    "Let an owner allow (epsilon, delta). For each single {protected} of that owner, any party that sees this model, "
+    "all models of earlier steps, the plan and the ledger can tell a training with {it} from one without it only as "
+    "well as (epsilon, delta)-differential privacy allows, whatever else that party knows. Every owner has spent at "
+    "most its own budget, by the ledger of the run."
 )
 
 NOT_COVERED = (
     "Held-out examples: the model was never trained on them, but what is reported about them is exact.",
-    "An owner as a whole: the promise is for one example at a time, and weaker for several of them together.",
-    "Names and budgets of owners, the number of each owner's examples, and everything in the study file: they are "
+    "An owner as a whole: the promise is for one {unit} at a time, and weaker for several of them together.",
+    "Names and budgets of owners, the number of each owner's {units}, and everything in the study file: they are "
     "treated as public.",
     "Other models trained on the same examples, also while settings were tried out: each spends budgets of its own, "
     "and nothing here adds them up.",
@@ -73,10 +74,21 @@ def warnings_of(study: Study, data: StudyData) -> list[str]:
     return [*([FITTED] if data.fitted else []), *([] if study.config.seed is None else [SEEDED])]
 
 
+def guarantee(unit: str = EXAMPLE, promise: str = GUARANTEE) -> str:
+    """What is promised to owners whose budgets protect each ``unit``."""
+    protected = "training example" if unit == EXAMPLE else f"{unit}, with all its training examples,"
+    return promise.format(protected=protected, it=f"the {unit}")
+
+
+def never_covered(unit: str = EXAMPLE) -> list[str]:
+    """What such a promise is never about."""
+    return [each.format(unit=unit, units=plural(unit)) for each in NOT_COVERED]
+
+
 def not_covered(study: Study, data: StudyData) -> list[str]:
     """Everything that the guarantee is not about, the gravest first."""
     classes = [] if _classes_declared(study) else [CLASSES_FROM_DATA]
-    return [*warnings_of(study, data), *NOT_COVERED, *classes]
+    return [*warnings_of(study, data), *never_covered(data.owners.table.unit), *classes]
 
 
 def _classes_declared(study: Study) -> bool:
@@ -122,7 +134,9 @@ def _privacy(study: Study, data: StudyData, table: OwnerTable, spent: FloatArray
         "learning_rate": learning_rate_shown(config.learning_rate, config.learning_rate_unit),
         "averaging": None if config.averaging is None else str(config.averaging),
         "randomness": "secure" if config.seed is None else "seeded: repeatable, not private if the seed is known",
-        "guarantee": GUARANTEE,
+        "unit": table.unit,
+        "shared_units": shared_units(table),
+        "guarantee": guarantee(table.unit),
         "not_covered": not_covered(study, data),
     }
 

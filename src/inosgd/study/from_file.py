@@ -14,6 +14,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from inosgd.adjustment import Adjustment
+from inosgd.augmentation import Augmentation
 from inosgd.averaging import Averaging
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import check_model
@@ -82,6 +83,7 @@ def config_of(training: TrainingSection) -> TrainingConfig:
         seed=training.seed,
         learning_rate_unit=training.learning_rate_unit,
         averaging=_averaging(training),
+        augmentation=None if training.augmentation is None else Augmentation(**training.augmentation.model_dump()),
     )
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from inosgd._arrays import RowArray
+from inosgd._arrays import BoolArray, RowArray
 from inosgd.errors import InvalidArgumentError
 from inosgd.owners import Budget, Owners, OwnerTable
 from inosgd.runs.folder import RunFolder
 from inosgd.study.data import joined_data
 from inosgd.study.fingerprints import fingerprint, keyed, refuse_changes
-from inosgd.study.study import Groups, HeldOutExamples, Study, StudyData, only_rows
+from inosgd.study.study import Groups, HeldOutExamples, Study, StudyData, only_examples, only_rows
 
 JOINED = "joined.json"
 """What owners brought who joined a run, in its folder."""
@@ -35,19 +35,41 @@ def joined_file(run: RunFolder, path: Path, budgets: Mapping[str, Budget]) -> di
 
 
 def restricted(data: StudyData, table: OwnerTable) -> StudyData:
-    """The data of the owners that ``table`` has examples of, in its rows: withdrawn owners leave, their rows stay."""
+    """The data of the owners that ``table`` has units of, in its rows: withdrawn owners leave, their rows stay.
+
+    Of units that an owner shared with others its own examples leave; the units stay under the budget that they have.
+    """
     if data.owners.table == table:
         return data
     rows_in_table = _rows_by_name(data.owners, {name: row for row, (name, _, size) in enumerate(table) if size > 0})
     kept = np.flatnonzero(rows_in_table >= 0)
-    owners = Owners.from_rows(rows_in_table[kept], {name: budget for name, budget, _ in table})
-    if owners.table != table:
+    sizes = np.bincount(rows_in_table[kept], minlength=len(table))
+    if not np.array_equal(sizes, table.sizes):
         raise InvalidArgumentError(
-            "the data hold other numbers of examples than the run's plan was made for; put back the files that the run "
-            "began with, and those that owners joined with"
+            f"the data hold other numbers of {table.units} than the run's plan was made for; put back the files that "
+            "the run began with, and those that owners joined with"
         )
-    examples = data.examples.only(kept)
-    return _owned(replace(data, examples=examples, held_out=_regrouped(data, table)), owners)
+    held_out, withdrawn = _regrouped(data, table), _withdrawn(data.owners.table, table)
+    part = _without_rows_of(only_examples(data, kept), withdrawn)
+    return _owned(replace(part, held_out=held_out), Owners(table, rows_in_table[kept]))
+
+
+def _withdrawn(before: OwnerTable, table: OwnerTable) -> BoolArray:
+    """Which owners have left: they had units, and have none now."""
+    sizes = {name: size for name, _, size in table}
+    return np.array([size > 0 and sizes.get(name, 1) == 0 for name, _, size in before])
+
+
+def _without_rows_of(data: StudyData, withdrawn: BoolArray) -> StudyData:
+    """The data without the examples of owners who have left, which are still in units that they shared."""
+    if data.units is None or data.row_owners is None:
+        return data
+    stays = np.flatnonzero(~withdrawn[data.row_owners])
+    if len(stays) == len(data.row_owners):
+        return data
+    return replace(
+        data, examples=data.examples.only(stays), units=data.units.with_rows(stays), row_owners=data.row_owners[stays]
+    )
 
 
 def _owned(data: StudyData, owners: Owners) -> StudyData:
@@ -87,12 +109,10 @@ def _regrouped(data: StudyData, table: OwnerTable) -> HeldOutExamples | None:
     """Held-out examples with groups that are rows of ``table``; those of withdrawn owners leave too."""
     if data.held_out is None:
         return None
-    row_of = {name: (row, size) for row, (name, _, size) in enumerate(table)}
-    before = [(name, size) for name, _, size in data.owners.table]
-    withdrawn = [size > 0 and row_of.get(name, (0, 1))[1] == 0 for name, size in before]
-    new_rows = np.array([*(row_of.get(name, (-1, 0))[0] for name, _ in before), -1])
+    row_of = {name: row for row, name in enumerate(table.names)}
+    new_rows = np.array([*(row_of.get(name, -1) for name in data.owners.table.names), -1])
     groups = data.held_out.groups
-    stays = np.flatnonzero(~np.array([*withdrawn, False])[groups])
+    stays = np.flatnonzero(~np.append(_withdrawn(data.owners.table, table), False)[groups])
     rows = torch.from_numpy(stays)
     if not len(stays):
         return None
@@ -105,11 +125,26 @@ def _together(data: StudyData, extra: StudyData) -> StudyData:
     ordered = {name: budgets[name] for name in dict.fromkeys((*data.owners.table.names, *extra.owners.table.names))}
     row_of = {name: row for row, name in enumerate(ordered)}
     owners = Owners.from_rows(np.append(*(_rows_by_name(each.owners, row_of) for each in (data, extra))), ordered)
+    owners = replace(owners, table=replace(owners.table, unit=data.owners.table.unit))
     examples = data.examples.followed_by(extra.examples)
     judged = _regrouped(extra, owners.table)
     if data.held_out is not None and judged is not None:
         judged = data.held_out.followed_by(judged)
-    return _owned(replace(data, examples=examples, held_out=judged or data.held_out), owners)
+    both = replace(data, examples=examples, held_out=judged or data.held_out, **_units_of_both(data, extra, row_of))
+    return _owned(both, owners)
+
+
+def _units_of_both(data: StudyData, extra: StudyData, row_of: Mapping[str, int]) -> dict[str, Any]:
+    """The units of both, none of which is in both, and what goes with them."""
+    if data.units is None or extra.units is None or data.row_owners is None or extra.row_owners is None:
+        return {}
+    places = np.array([row_of[name] for name in extra.owners.table.names])
+    known = [each.held_out_units for each in (data, extra) if each.held_out_units is not None]
+    return {
+        "units": data.units.followed_by(extra.units),
+        "row_owners": np.append(data.row_owners.astype(np.int64), places[extra.row_owners]),
+        "held_out_units": np.concatenate(known) if known else None,
+    }
 
 
 def _joined_entries(run: RunFolder) -> list[dict[str, Any]]:

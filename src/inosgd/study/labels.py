@@ -62,6 +62,8 @@ class Labels:
         owners: The owner of each row.
         owners_from: Where that was read, for messages.
         epsilons: What each row allows, if rows have budgets of their own.
+        units: The unit of each row, if rows are protected together.
+        units_from: Where that was read, for messages.
         rows: Where in the file each row stands, counted from 0, if some rows of the file are left out. Whatever depends
             on the place of a row depends on this one, so that a row that is left out moves no other.
     """
@@ -72,6 +74,8 @@ class Labels:
     owners_from: str
     epsilons: FloatArray | None
     rows: RowArray | None = None
+    units: Names | None = None
+    units_from: str = ""
 
     def position(self, row: int) -> int:
         """Where in the file ``row`` stands, counted from 0."""

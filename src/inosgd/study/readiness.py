@@ -21,7 +21,9 @@ import numpy as np
 
 from inosgd.analysis.findings import Finding, noise_ratio
 from inosgd.gradients import parameter_count
+from inosgd.gradients.units import gradients_on
 from inosgd.method import AUTO
+from inosgd.randomness import SeededSource
 from inosgd.study.running import Prepared
 from inosgd.study.sources import unused_columns
 
@@ -39,8 +41,9 @@ def try_model(prepared: Prepared) -> None:
         InosgdError: As the first step would, if the model or its loss is refused.
     """
     trainer = prepared.trainer
-    examples = trainer.store.take(np.arange(min(TRIED, len(trainer.store))))
-    with trainer.engine.on(prepared.built.model, trainer.losses, examples) as gradients:
+    losses = trainer.losses_under(trainer.plan.at(0), trainer.shares)
+    examples = trainer.take(np.arange(min(TRIED, len(trainer.owners))), SeededSource(0))
+    with gradients_on(trainer.engine, prepared.built.model, losses, examples) as gradients:
         gradients.measure()
 
 

@@ -32,6 +32,7 @@ from inosgd.analysis.findings import Finding, findings
 from inosgd.distributed import ALONE, Peers
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import parameter_count
+from inosgd.gradients.units import gradients_on
 from inosgd.masks import torch_seeded_by
 from inosgd.models.saved import load_weights, save_model
 from inosgd.owners import OwnerTable
@@ -50,6 +51,7 @@ from inosgd.study.description import describe, warnings_of
 from inosgd.study.fingerprints import fingerprints_of, keyed, refuse_changes
 from inosgd.study.joining import brought_to, restricted, with_joined
 from inosgd.study.judging import curve_of, judge_result
+from inosgd.study.repeats import repeated_ids
 from inosgd.study.shares import settled
 from inosgd.study.study import Study, StudyData
 from inosgd.training import Callback, Trainer, TrainingState, fit, model_digest
@@ -235,7 +237,8 @@ def save_outcome(
         study, data, table=table, spent=spent, steps=steps, evaluation=evaluation, findings=found, count=count
     )
     save_model(folder, model, description, announce)
-    return Outcome(folder, steps, table, spent, evaluation, found)
+    repeated = () if study.file is None else repeated_ids(study.file)  # about training rows, so not in the card
+    return Outcome(folder, steps, table, spent, evaluation, (*repeated, *found))
 
 
 def save_checkpoint(run: RunFolder, prepared: Prepared, checkpoint: Checkpoint, folder: Path) -> Outcome:
@@ -276,9 +279,9 @@ def _prepared(study: Study, data: StudyData, fingerprints: dict[str, str], plan:
 def _probe(built: Built) -> None:
     """The engine's own checks on a few examples, so that a model it refuses is refused before a run exists."""
     trainer = built.trainer
-    examples = trainer.store.take(np.arange(min(PROBED, len(trainer.store))))
+    examples = trainer.take(np.arange(min(PROBED, len(trainer.owners))), SeededSource(0))
     losses = trainer.losses_under(trainer.plan.at(0), trainer.shares)
-    with torch_seeded_by(SeededSource(0)), trainer.engine.on(built.model, losses, examples) as found:
+    with torch_seeded_by(SeededSource(0)), gradients_on(trainer.engine, built.model, losses, examples) as found:
         found.measure()
 
 

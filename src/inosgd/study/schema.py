@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
+from inosgd.augmentation import Augmentation
 from inosgd.data.notation import USUAL_MISSING, Notation
+from inosgd.owners import EXAMPLE
 from inosgd.planning import Fairness
 from inosgd.study.declarations import parse_feature, parse_range
 
@@ -65,9 +68,27 @@ class HeldOut(_Section):
 
 
 class _Data(_Section):
+    """What all kinds of data have.
+
+    ``unit`` names the column or array that says which rows are protected together, such as all visits of a patient;
+    without it each row is protected by itself. See `inosgd.units`.
+    """
+
     classes: Annotated[list[Text], Field(min_length=2)] | None = None
     outside_range: Literal["refuse", "clamp"] = "refuse"
     held_out: HeldOut = HeldOut()
+    unit: Text | None = None
+    unit_name: Text | None = None
+    max_rows: Count | None = None
+    unit_gradient: Literal["mean", "sum"] = "mean"
+    several_owners: Literal["strictest", "refuse"] = "strictest"
+
+    @property
+    def protected(self) -> str:
+        """What is protected, in the singular: an example, or the unit by its name, else by that of its column."""
+        if self.unit is None:
+            return EXAMPLE
+        return self.unit_name or re.sub(r"(?i)[ _-]?id$", "", self.unit) or self.unit
 
 
 class TableData(_Data):
@@ -106,7 +127,7 @@ def used_columns(data: TableData) -> dict[str, str]:
 
 def label_names(data: TableData | ImageData | ArrayData) -> dict[str, str]:
     """Each column or array that says what a row is or whose, and the key that asks for it."""
-    single = {"owner": data.owner, "epsilon": data.epsilon}
+    single = {"owner": data.owner, "epsilon": data.epsilon, "unit": data.unit}
     named = {name: f"data.{key}" for key, name in single.items() if name is not None}
     return dict.fromkeys(data.target or (), "data.target") | named
 
@@ -250,7 +271,16 @@ class TrainingSection(_Section):
     averaging_share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     momentum: Share | None = None
     weight_decay: AtLeastZero | None = None
+    augmentation: AugmentationSection | None = None
     seed: Seed | None = None
+
+
+class AugmentationSection(_Section):
+    """Copies of each image that stand for it, as `inosgd.augmentation` has them."""
+
+    copies: Annotated[int, Field(ge=1, le=1000)] = Augmentation().copies
+    padding: Annotated[int, Field(ge=0, le=1000)] = Augmentation().padding
+    flip: bool = Augmentation().flip
 
 
 class EvaluationSection(_Section):

@@ -194,6 +194,8 @@ def _labels(study: StudySchema, data: TableData | ImageData, table: Table) -> La
         f"column {data.owner!r}",
         None if data.epsilon is None else row_epsilons(table, data.epsilon),
         table.rows,
+        None if data.unit is None else named(label_texts(data, table, data.unit)),
+        f"column {data.unit!r}",
     )
 
 
@@ -228,7 +230,10 @@ def open_arrays(study: StudyFile, data: ArrayData, name: str) -> ArraySource:
     owners = None if data.owner is None else named(array_texts(path, data.owner, arrays[data.owner]))
     epsilons = None if data.epsilon is None else array_epsilons(path, data.epsilon, arrays[data.epsilon])
     targets = array_targets(study.schema, data, path, {name: [(0, arrays[name])] for name in data.target})
-    labels = Labels(targets, origin("array", data), owners, f"array {data.owner!r}", epsilons)
+    units = None if data.unit is None else named(array_texts(path, data.unit, arrays[data.unit]))
+    labels = Labels(
+        targets, origin("array", data), owners, f"array {data.owner!r}", epsilons, None, units, f"array {data.unit!r}"
+    )
     return ArraySource(str(path), labels, path, data, inputs)
 
 

@@ -166,6 +166,8 @@ def open_stored_table(study: StudySchema, data: TableData, paths: list[Path]) ->
         f"column {data.owner!r}",
         None if data.epsilon is None else _table_epsilons(paths, data, data.epsilon),
         np.concatenate(stay) if data.drop_missing else None,
+        None if data.unit is None else _table_names(paths, data, data.unit),
+        f"column {data.unit!r}",
     )
     return StoredTableSource(rows.path, labels, rows, encoding)
 
@@ -195,6 +197,9 @@ def open_stored_arrays(study: StudySchema, data: ArrayData, folder: Path) -> Sto
         _array_owners(folder, data, arrays),
         f"array {data.owner!r}",
         _array_epsilons(folder, data, arrays),
+        None,
+        _array_units(folder, data, arrays),
+        f"array {data.unit!r}",
     )
     return StoredArraySource(str(folder), labels, inputs, encoding)
 
@@ -224,6 +229,13 @@ def _array_owners(folder: Path, data: ArrayData, arrays: dict[str, MappedArray])
     if data.owner is None:
         return None
     name = data.owner
+    return gathered(array_texts(folder, name, piece, start) for start, piece in _pieces(arrays[name]))
+
+
+def _array_units(folder: Path, data: ArrayData, arrays: dict[str, MappedArray]) -> Names | None:
+    if data.unit is None:
+        return None
+    name = data.unit
     return gathered(array_texts(folder, name, piece, start) for start, piece in _pieces(arrays[name]))
 
 

@@ -25,11 +25,13 @@ from inosgd.analysis.task import Task, classification
 from inosgd.class_shares import ClassShares
 from inosgd.errors import InvalidArgumentError
 from inosgd.owners import Budget, Owners, OwnerTable
+from inosgd.randomness import WordArray
 from inosgd.study.config import TrainingConfig
 from inosgd.study.encoding import Encoding
 from inosgd.study.reading import StudyFile
 from inosgd.study.schema import EvaluationSection
 from inosgd.tabled import Tabled, TextTable
+from inosgd.units import Units
 
 PUBLIC_RANGES = "public ranges"
 """Scaling that costs no privacy: the ranges are known without the data."""
@@ -117,15 +119,18 @@ class StudyData(Tabled):
     """One split of a study. Sensitive, but for groups, task, encoding and the table of owners.
 
     Attributes:
-        owners: Whose each training example is.
+        owners: Whose each unit of the training examples is: each of them, unless there are ``units``.
         examples: The training examples.
         held_out: The held-out examples; None if there are none.
         task: What a model is trained and judged for.
         groups: The kinds of data that are told apart.
-        train_groups: The row in ``groups`` of each training example.
+        train_groups: The row in ``groups`` of each unit of the training examples.
         encoding: How raw data became tensors; None if that is not kept.
         scaling: How features and targets came to be of order one, in words.
         shares: Which share of each owner's examples is of each class, where that was declared.
+        units: Which training examples are protected together; None for each by itself.
+        row_owners: With units, the row in the table of owners of the owner of each training example.
+        held_out_units: With units, the keys of those that are held out.
     """
 
     owners: Owners
@@ -137,6 +142,18 @@ class StudyData(Tabled):
     encoding: Encoding | None = None
     scaling: str = PUBLIC_RANGES
     shares: ClassShares | None = None
+    units: Units | None = None
+    row_owners: RowArray | None = None
+    held_out_units: WordArray | None = None
+
+    @property
+    def example_groups(self) -> RowArray:
+        """The row in ``groups`` of each training example."""
+        return self.train_groups if self.units is None else self.train_groups[self.units.of_row]
+
+    def rows_of(self, units: IntArray) -> IntArray:
+        """The training examples of some units, in their order."""
+        return units if self.units is None else np.sort(self.units.rows_of(units))
 
     def tabled(self) -> TextTable:
         """The owners, and how many examples there are to train on and to judge by."""
@@ -262,25 +279,33 @@ def shares_by_assignment(owners: Owners, targets: RowArray, task: Task) -> Class
 def for_validation(data: StudyData, seed: int, share: float = 0.2) -> StudyData:
     """The same study without its held-out examples: a share of the training examples of each class stands in for them.
 
-    Learning rates are chosen on this, so that the examples that a result is reported on have no say in it.
+    Learning rates are chosen on this, so that the examples that a result is reported on have no say in it. With units,
+    a share of the units stands in, each with all its examples.
     """
-    rows, strata = np.arange(len(data.examples)), None
-    if data.task.kind == "classification":
+    rows, strata = np.arange(len(data.owners)), None
+    if data.task.kind == "classification" and data.units is None:
         classes = data.examples.targets.numpy()
         rows = rows[np.bincount(classes)[classes] > 1]  # a class of one cannot be on both sides
         strata = classes[rows]
     kept, validation = train_test_split(rows, test_size=share, stratify=strata, random_state=seed)
-    inputs, targets = data.examples.only(validation).inputs, data.examples.take(validation)[1]
-    held_out = HeldOutExamples(inputs, targets, data.train_groups[validation].astype(np.int64))
+    judged = data.rows_of(validation)
+    inputs, targets = data.examples.only(judged).inputs, data.examples.take(judged)[1]
+    held_out = HeldOutExamples(inputs, targets, data.example_groups[judged].astype(np.int64))
     return replace(only_examples(data, kept), held_out=held_out)
 
 
-def only_examples(data: StudyData, rows: IntArray) -> StudyData:
-    """The study with some of its training examples; owners who are left with none stay in the table."""
-    table, assignment = data.owners.table, data.owners.assignment[rows]
-    sizes = np.bincount(assignment, minlength=len(table))
-    owners = Owners(OwnerTable(table.names, table.epsilons, table.deltas, sizes), assignment)
-    return replace(data, owners=owners, examples=data.examples.only(rows), train_groups=data.train_groups[rows])
+def only_examples(data: StudyData, chosen: IntArray) -> StudyData:
+    """The study with some of its units of training examples; owners who are left with none stay in the table."""
+    assignment, rows = data.owners.assignment[chosen], data.rows_of(chosen)
+    sizes = np.bincount(assignment, minlength=len(data.owners.table))
+    return replace(
+        data,
+        owners=Owners(replace(data.owners.table, sizes=sizes), assignment),
+        examples=data.examples.only(rows),
+        train_groups=data.train_groups[chosen],
+        units=None if data.units is None else data.units.only(chosen),
+        row_owners=None if data.row_owners is None else data.row_owners[rows],
+    )
 
 
 def usable(targets: torch.Tensor) -> torch.Tensor:

@@ -97,7 +97,7 @@ def fitted(table: OwnerTable, planner: Planner, trials: Trials) -> tuple[list[Pl
 
 
 def _part(table: OwnerTable, shares: FloatArray) -> OwnerTable:
-    return OwnerTable(table.names, table.epsilons * shares, table.deltas, table.sizes)
+    return OwnerTable(table.names, table.epsilons * shares, table.deltas, table.sizes, table.unit)
 
 
 def _refuse_excess(table: OwnerTable, tuning: FloatArray) -> None:

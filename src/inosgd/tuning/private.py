@@ -15,7 +15,7 @@ from inosgd.parallel.runner import Failure, run_all
 from inosgd.parallel.workers import LOCAL, Workers
 from inosgd.plan import Plan
 from inosgd.randomness import RandomSource
-from inosgd.study.description import describe
+from inosgd.study.description import describe, guarantee
 from inosgd.study.shares import settled
 from inosgd.tuning.candidates import Candidate
 from inosgd.tuning.pricing import Priced
@@ -24,8 +24,8 @@ from inosgd.tuning.trials import RANKINGS, Trial, TrialTask, run_trial, trial_da
 GUARANTEE = (
     "The settings of this model were chosen on the private examples: a secret random number of trainings was carried "
     "out, the best by held-out examples was kept and the others were never seen. Let an owner allow (epsilon, delta). "
-    "For each single training example of that owner, any party that sees this model, all models of its earlier steps, "
-    "its plan and its settings can tell a tuning with the example from one without it only as well as "
+    "For each single {protected} of that owner, any party that sees this model, all models of its earlier steps, "
+    "its plan and its settings can tell a tuning with {it} from one without it only as well as "
     "(epsilon, delta)-differential privacy allows, whatever else it knows. What every owner has spent is that of the "
     "whole tuning, by Rényi divergences and the bound of Papernot and Steinke (2022), and at most its budget."
 )
@@ -100,7 +100,7 @@ def described(priced: Priced, chosen: Chosen) -> tuple[nn.Module, dict[str, Any]
     privacy = description["privacy"]
     changes = {
         "accountant": "rdp, with selection",
-        "guarantee": GUARANTEE,
+        "guarantee": guarantee(privacy["unit"], GUARANTEE),
         "not_covered": [*map(_instead, privacy["not_covered"]), DURATION],
         "tuning": price_list(priced),
     }
