@@ -107,7 +107,11 @@ class Accounts:
     def __init__(self, database: Database, *, clock: Clock = utc_now) -> None:
         """From an open database; `open` and `create` give one."""
         self._database, self._clock = database, clock
-        self._migrate()
+        try:
+            self._migrate()
+        except BaseException:
+            database.close()
+            raise
         ((self.id, self._salt),) = database.rows("SELECT id, salt FROM book")
 
     @classmethod
@@ -505,13 +509,13 @@ class Accounts:
     # Inside ----------------------------------------------------------------------------------------------------
 
     def _migrate(self) -> None:
-        database = self._database
-        version = database.rows("SELECT version FROM book")[0][0] if database.has("book") else 0
+        database, version = self._database, self._version()
         if version == len(MIGRATIONS):
             return
         if version > len(MIGRATIONS):
             raise _validate.other_format("account book", version, len(MIGRATIONS), "use that version")
         with database.writing():
+            version = self._version()  # another process may have been faster
             for step in MIGRATIONS[version:]:
                 for statement in step:
                     database.rows(statement.format(**database.types))
@@ -519,6 +523,9 @@ class Accounts:
                 salt = os.urandom(32)
                 database.rows("INSERT INTO book VALUES (?, ?, ?)", [uuid.uuid4().hex, salt, len(MIGRATIONS)])
             database.rows("UPDATE book SET version = ?", [len(MIGRATIONS)])
+
+    def _version(self) -> int:
+        return int(self._database.rows("SELECT version FROM book")[0][0]) if self._database.has("book") else 0
 
     @contextmanager
     def _writing(self) -> Iterator[_Writing]:
