@@ -276,9 +276,16 @@ class Accounts:
         if not 0 < share <= 1:
             raise _validate.fail("share", share, "give a number greater than 0 and at most 1")
         collection = self.collection(name)
+        return self._rooms(collection, table, np.floor(collection.left * share))
+
+    def whole(self, name: str | None, table: OwnerTable) -> Rooms:
+        """What the budgets in force allow the owners of ``table`` in all, whatever was charged."""
+        collection = self.collection(name)
+        return self._rooms(collection, table, collection.rooms)
+
+    def _rooms(self, collection: Collection, table: OwnerTable, units: Array) -> Rooms:
         classes = self.members(collection)[self.places(collection, table.names)]
-        divergences = np.floor(collection.left * share) * (UNIT * (1 - 1e-12))
-        return Rooms(collection.orders[classes], divergences[classes])
+        return Rooms(collection.orders[classes], (units * (UNIT * (1 - 1e-12)))[classes])
 
     def reserve(
         self,
@@ -406,6 +413,16 @@ class Accounts:
         with self._writing() as write:
             collection = self.collection(name)
             write.entry("looked", collection.number, {"purpose": purpose})
+
+    def table(self, name: str | None = None) -> OwnerTable:
+        """Owners of a collection, with the budgets in force and the numbers of units that it was opened with."""
+        collection = self.collection(name)
+        members = self.members(collection)
+        units = self.array(self.entries(collection.number, "opened")[0].number, "units")
+        if units is None:
+            raise AccountError(f"collection {collection.name!r}: its numbers of units are missing; restore the book")
+        names = tuple(self.names(collection))
+        return OwnerTable(names, collection.epsilons[members], collection.deltas[members], units)
 
     # Reading ---------------------------------------------------------------------------------------------------
 

@@ -119,8 +119,13 @@ class PostgresDatabase:
 
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows that a statement gives."""
-        cursor = self._connection.execute(_percent(statement), values)
-        return cursor.fetchall() if cursor.description is not None else []
+        import psycopg
+
+        try:
+            cursor = self._connection.execute(_percent(statement), values)
+            return cursor.fetchall() if cursor.description is not None else []
+        except psycopg.OperationalError as error:
+            raise InosgdError(f"account: the connection was lost ({str(error).strip()}); resume the run") from None
 
     def many(self, statement: str, values: Sequence[Sequence[Any]]) -> None:
         """Execute a statement for each of ``values``."""
