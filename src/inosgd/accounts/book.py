@@ -238,6 +238,22 @@ class Accounts:
                 raise InvalidArgumentError(f"collection={name!r}: there is no such one; the book has {known}")
         return Collection.from_row(found[0])
 
+    def collection_of_one(self, name: str | None, owner: str) -> Collection:
+        """The collection with one class, that of ``owner``; the columns of the others are not read."""
+        chosen, values = ("1 = 1", []) if name is None else ("name = ?", [name])
+        found = self._database.rows(
+            f"SELECT id, name, owners, roster, members FROM collections WHERE {chosen}",  # noqa: S608
+            values,
+        )
+        if len(found) != 1:
+            return self.collection(name)  # which says what is wrong
+        empty = Collection(*found[0], *(np.zeros(0, dtype=kind) for kind in COLUMNS.values()))
+        number = self.class_of(empty, self.place(empty, owner))
+        widths = {column: np.dtype(kind).itemsize for column, kind in COLUMNS.items()}
+        pieces = ", ".join(f"substr({column}, {number * width + 1}, {width})" for column, width in widths.items())
+        row = self._database.rows(f"SELECT {pieces} FROM collections WHERE id = ?", [empty.number])[0]  # noqa: S608
+        return Collection.from_row((*found[0], *row))
+
     def collections(self) -> list[str]:
         """The names of all collections."""
         return [name for (name,) in self._database.rows("SELECT name FROM collections ORDER BY id")]

@@ -34,8 +34,7 @@ def described_collection(book: Accounts, name: str | None, *, most: int | None =
 
 def described_owner(book: Accounts, name: str | None, owner: str) -> dict[str, Any]:
     """Where one owner stands; takes as long for one of a million as for one of ten."""
-    collection = book.collection(name)
-    return {"owner": owner} | _class(collection, book.class_of(collection, book.place(collection, owner)))
+    return {"owner": owner} | _class(book.collection_of_one(name, owner), 0)
 
 
 def described_entry(entry: Entry) -> dict[str, Any]:
