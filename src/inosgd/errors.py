@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inosgd.shown import rounded_up
+from inosgd.shown import rounded_down, rounded_up
 
 
 class InosgdError(Exception):
@@ -54,6 +54,29 @@ class BudgetExceededError(InosgdError):
             f"{rounded_up(spent, 6)}; plan fewer steps or more noise, or ask the owner for a larger budget"
         )
         self.owner, self.epsilon, self.spent, self.step = owner, epsilon, spent, step
+
+
+class AccountError(InosgdError):
+    """A book of accounts that cannot be believed, or a request that does not fit what it says."""
+
+
+class AccountExceededError(InosgdError):
+    """A charge that the accounts of some owner do not allow; nothing was reserved, charged or released.
+
+    Attributes:
+        owner: An owner whose account does not allow it.
+        asked: The Rényi divergence that was asked for.
+        left: The Rényi divergence that is left.
+        order: The order of both.
+    """
+
+    def __init__(self, owner: str, asked: float, left: float, order: int) -> None:
+        super().__init__(
+            f"owner {owner!r}: asked for a Rényi divergence of {rounded_up(asked, 6)} at order {order}, and "
+            f"{rounded_down(left, 6)} is left in its account; plan for what is left, settle reservations of runs that "
+            "have ended, or ask the owner for a larger budget"
+        )
+        self.owner, self.asked, self.left, self.order = owner, asked, left, order
 
 
 class InfeasibleError(InosgdError):

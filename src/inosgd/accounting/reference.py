@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from inosgd import _validate
+from inosgd._arrays import FloatArray
 from inosgd.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
@@ -47,6 +48,19 @@ def reference_epsilon(
             gaussian = dp_accounting.GaussianDpEvent(multiplier)
             judge.compose(dp_accounting.PoissonSampledDpEvent(rate, gaussian), steps)
     return float(judge.get_epsilon(delta))
+
+
+def reference_divergences(exposures: Iterable[Exposure], orders: Sequence[float] = ORDERS) -> FloatArray:
+    """The Rényi divergence, at each of ``orders``, of sampled Gaussian mechanisms composed one after the other."""
+    import dp_accounting
+
+    judge = dp_accounting.rdp.RdpAccountant(list(orders))
+    for rate, multiplier, steps in exposures:
+        if rate > 0 and steps > 0:
+            gaussian = dp_accounting.GaussianDpEvent(multiplier)
+            judge.compose(dp_accounting.PoissonSampledDpEvent(rate, gaussian), steps)
+    found: FloatArray = judge.rdp
+    return found
 
 
 def _accountant(name: str, discretization: float, orders: Sequence[float]) -> PrivacyAccountant:

@@ -31,6 +31,7 @@ from inosgd.parallel.runner import Failure, failures_error, run_all
 from inosgd.parallel.workers import Workers
 from inosgd.report.measuring import keep
 from inosgd.report.reading import read_run
+from inosgd.study.account import note_look
 from inosgd.study.study import Study
 
 app = typer.Typer(
@@ -71,6 +72,7 @@ def lira_command(
     if form not in FORMS:
         raise InvalidArgumentError(f"form={form!r}: choose one of {', '.join(FORMS)}")
     audited = Audited.of(_study(study, options), control, seed, halves=True)
+    note_look(audited.study, "audit lira")
     if into is not None:
         _check_run(into, audited)
     folder = audited.folder("lira", output.out)
@@ -102,6 +104,7 @@ def canary_command(
     """
     _validate.open_unit(confidence=confidence)
     audited = Audited.of(_study(study, options), control, seed, halves=False)
+    note_look(audited.study, "audit canary")
     game = canary.Game(audited.study, audited.data, audited.claimed, audited.practice, seed)
     tasks = canary.tasks_of(game, runs, canaries)
     folder = audited.folder("canary", output.out, canaries=canaries)

@@ -71,6 +71,7 @@ COMMANDS = {
         "compare:compare_command",
         "Train one model under the same individual budgets with several methods, and show the score of every owner.",
     ),
+    "account": Listed("account:app", "Add up all trainings on the same units in an account book, owner by owner."),
     "plan": Listed("plan:plan_command", "Plan sampling rates, clipping thresholds and noise for individual budgets."),
     "reproduce": Listed(
         "reproduce:reproduce_command",

@@ -31,6 +31,7 @@ from inosgd.plan_config import VARIANTS
 from inosgd.report.measuring import measure_and_keep
 from inosgd.report.reading import read_run
 from inosgd.shown import learning_rate_shown
+from inosgd.study.account import note_look
 from inosgd.study.study import Study
 
 Variants = Annotated[
@@ -60,6 +61,7 @@ def compare_command(
     For the eyes of the holder of the data: nothing of a comparison is private. It continues where it stopped.
     """
     chosen = options.find(study)
+    note_look(chosen, "compare")
     names = words(methods)
     if not names:
         raise InvalidArgumentError(f"methods={methods!r}: name at least one of {', '.join(METHODS)}")

@@ -23,7 +23,7 @@ from inosgd.data.budgets import read_owner_table
 from inosgd.errors import InvalidArgumentError
 from inosgd.owners import EXAMPLE, OwnerTable
 from inosgd.plan import Plan
-from inosgd.planning import VARIANTS, PlanConfig, make_plan
+from inosgd.planning import VARIANTS, PlanConfig, Rooms, make_plan
 
 VIEWS = ("plan", "profile", "variants", "curves")
 
@@ -42,6 +42,11 @@ def plan_command(
     show: Annotated[
         str, typer.Option(help="plan, profile (and the risks behind each epsilon), variants, or curves by budget.")
     ] = "plan",
+    account: Annotated[
+        str | None, typer.Option(help="Plan for the owners of this account book, within what is left to them.")
+    ] = None,
+    collection: Annotated[str | None, typer.Option(help="With --account: which, where there are several.")] = None,
+    share: Annotated[float, typer.Option(help="With --account: which share of what is left.")] = 1.0,
     changed: PlanSettings = None,
     allow_large_deltas: AllowLargeDeltas = False,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file, which must not exist.")] = None,
@@ -52,7 +57,11 @@ def plan_command(
     if out is not None and show in ("variants", "curves"):
         raise InvalidArgumentError(f"out={str(out)!r}: --show {show} makes no plan to write; leave it out")
     check_new_file(out)
-    table = replace(_owner_table(epsilon, sizes, delta, owners, curve=show == "curves"), unit=unit)
+    rooms = whole = None
+    if account is None:
+        table = replace(_owner_table(epsilon, sizes, delta, owners, curve=show == "curves"), unit=unit)
+    else:
+        table, rooms, whole = _accounts(account, collection, share)
     changes = settings(changed, PLAN_SETTINGS)
     if show == "curves":
         with messages().status("planning curves"):
@@ -66,7 +75,7 @@ def plan_command(
     if noise_scale is None or variant == "sample":
         threshold = 1.0 if threshold is None else threshold  # only its ratio to the noise matters to privacy
 
-    def planned(chosen: str) -> Plan:
+    def planned(chosen: str, within: Rooms | None = rooms) -> Plan:
         with messages().status(f"planning {chosen} for {len(table)} owners"):
             config = PlanConfig(
                 steps=steps,
@@ -76,7 +85,7 @@ def plan_command(
                 noise_scale=noise_scale,
                 allow_large_deltas=allow_large_deltas,
             )
-            return make_plan(table, config.changed(changes))
+            return make_plan(table, config.changed(changes), rooms=within)
 
     if show == "variants":
         _print(compare_variants(planned), as_json, comparison_tables)
@@ -84,7 +93,20 @@ def plan_command(
     plan = planned(variant)
     if out is not None:
         write_whole(out, plan.to_json() + "\n")
-    _print(describe_plan(plan, show == "profile", everyone=as_json), as_json, plan_tables)
+    described = describe_plan(plan, show == "profile", everyone=as_json)
+    if whole is not None:
+        noise = planned(variant, whole).at(0).noise_scale, planned(variant, None).at(0).noise_scale
+        described["filter"] = {"noise_by_filter": noise[0], "noise_by_pld": noise[1]}
+    _print(described, as_json, plan_tables)
+
+
+def _accounts(url: str, collection: str | None, share: float) -> tuple[OwnerTable, Rooms, Rooms]:
+    """The owners of a collection with their budgets, what is left to each, and what was there in the beginning."""
+    from inosgd.accounts.book import Accounts
+
+    with Accounts.open(url) as book:
+        table = book.table(collection)
+        return table, book.left(collection, table, share=share), book.whole(collection, table)
 
 
 def _owner_table(

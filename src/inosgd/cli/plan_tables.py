@@ -38,6 +38,13 @@ def plan_tables(described: dict[str, Any]) -> list[Table | str]:
         f"largest signal is {described['signal_ratio']:.3g} times the smallest: every owner's loss can fall "
         f"up to an angle of {described['widest_angle']:.0f}° between gradients."
     )
+    if "filter" in described:
+        cost = described["filter"]["noise_by_filter"] / described["filter"]["noise_by_pld"] - 1
+        shown.append(
+            "This plan is for what accounts leave. Their charges are added by a Rényi filter of one order per owner: "
+            f"for whole budgets that takes {cost:.1%} more noise than privacy-loss distributions, which hold only for "
+            "a programme that is declared before its first training."
+        )
     shown.append(f"{AUTO_PLAN if described['variant'] == 'fair' else ''}{described['gains']}")
     shown.append(f"A learning rate of 1 in noise units is {described['rate_of_noise_unit']:.4g} in the usual unit.")
     shown.append(

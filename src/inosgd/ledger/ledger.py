@@ -42,7 +42,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -319,13 +319,21 @@ _TAKE: dict[str, Callable[[History, Mapping[str, Any]], None]] = {
 _OF_STEPS = ("terms", "step")
 
 
+class Permission(Protocol):
+    """What a ledger asks before it records a new release, besides the budgets (`inosgd.accounts.draws`)."""
+
+    def before(self, terms: Terms, position: Position) -> None:
+        """Return if one more release under ``terms`` is allowed, else raise; ``position`` is where the ledger ends."""
+
+
 class Ledger(Tabled):
     """What has been released so far, and whether one more step may be.
 
     Guarantee:
         `record` returns only if, with the recorded step, every owner's epsilon at its own delta stays within its
         budget by ``accountant``. The step is then on disk, so what is released later is never missing here; a step
-        that was recorded and not released costs budget, not privacy.
+        that was recorded and not released costs budget, not privacy. With a ``permission``, `record` and `record_count`
+        ask it first, for every release that is new.
 
     Replayed steps:
         A run that was killed has recorded steps whose outcome died with it. It goes on from its last checkpoint
@@ -417,6 +425,7 @@ class Ledger(Tabled):
         self._records, self._history, self._horizon, self._kept = records, history, horizon, kept
         self._allowed, self._next, self._read_only = 0, history.steps, False
         self.messages = messages
+        self.permission: Permission | None = None
 
     @property
     def history(self) -> History:
@@ -533,6 +542,8 @@ class Ledger(Tabled):
         spent = epsilons_spent([Phase(1, terms)], self.table.deltas, self.accountant)
         if not (spent <= self.table.epsilons).all():
             raise _refusal(self.table, spent, 0)
+        if self.permission is not None:
+            self.permission.before(terms, self.position)
         self._append({"kind": "count", "terms": terms.to_json()})
 
     def mark_counts(self, counts: FloatArray) -> None:
@@ -639,6 +650,8 @@ class Ledger(Tabled):
         continued = bool(phases) and (phases[-1].terms is terms or phases[-1].terms == terms)
         if not (continued and phases[-1].steps < self._allowed):
             self._look_ahead(step, terms, continued)
+        if self.permission is not None:
+            self.permission.before(terms, self.position)
         if self._history.terms is None or not (self._history.terms is terms or self._history.terms == terms):
             self._append({"kind": "terms", "terms": terms.to_json()})
             self._history.terms = terms

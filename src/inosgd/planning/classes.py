@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import log_ndtr, ndtr
 
-from inosgd._arrays import FloatArray, IntArray, distinct_rows
+from inosgd._arrays import FloatArray, IntArray, by_key, distinct_rows
 from inosgd.accounting import Exposures, epsilons
 from inosgd.accounting.privacy_loss import RESOLUTION
 from inosgd.accounting.profile import gaussian_profile
+from inosgd.accounting.renyi import renyi_divergences
 from inosgd.owners import OwnerTable
+from inosgd.planning.rooms import Rooms
 
 MOST_EXACT = 256
 """Up to this many distinct budgets are planned exactly; beyond, budgets are rounded down to a grid first."""
@@ -41,6 +44,7 @@ class BudgetClasses:
         many: Whether there are so many classes that solving them less closely is worth it.
         past: What the examples of each class have been exposed to before; counts against the budget.
         mu: The Gaussian parameter that the class still allows, by the central limit; a guess to start from.
+        rooms: What accounts leave to each class; None without accounts.
     """
 
     epsilons: FloatArray
@@ -53,6 +57,7 @@ class BudgetClasses:
     many: bool
     past: tuple[Exposures, ...]
     mu: FloatArray
+    rooms: Rooms | None = None
 
     def __len__(self) -> int:
         return len(self.epsilons)
@@ -77,11 +82,27 @@ class BudgetClasses:
             self.many,
             self.past_of(chosen),
             self.mu[chosen],
+            None if self.rooms is None else self.rooms.of(chosen),
         )
 
     def past_of(self, chosen: IntArray) -> tuple[Exposures, ...]:
         """The past of some of the classes; one may be chosen several times."""
         return tuple(Exposures(rates[chosen], multipliers[chosen], steps) for rates, multipliers, steps in self.past)
+
+    def room_used(self, which: IntArray, exposures: Exposures) -> FloatArray:
+        """The share of the room of each of the classes ``which`` that ``exposures`` take; 0 without rooms.
+
+        What is past was charged before and is not in the room any more.
+        """
+        if self.rooms is None:
+            return np.zeros(len(which))
+        rates, multipliers, steps = exposures
+        used, rooms = np.zeros(len(which)), self.rooms.of(which)
+        for order, rows in by_key(rooms.orders):
+            noisy = np.where(rates[rows] > 0, multipliers[rows], np.inf)
+            used[rows] = steps * renyi_divergences(rates[rows], noisy, [float(order)])[:, 0]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.where(used > 0, used / rooms.divergences, 0.0)
 
     def tightened(self, factor: float) -> BudgetClasses:
         """The same classes with every epsilon divided by ``factor``."""
@@ -94,6 +115,7 @@ class BudgetClasses:
         profile_margin: float | None = None,
         past: tuple[Exposures, ...] = (),
         accountant: str = "pld",
+        rooms: Rooms | None = None,
     ) -> Self:
         """The classes of ``table``.
 
@@ -102,22 +124,29 @@ class BudgetClasses:
         within a delta, classes come by what is left.
         """
         deltas, epsilons_allowed = table.deltas, table.epsilons
-        lived = [column for exposures in past for column in exposures[:2]]
-        first, of_owner = distinct_rows(deltas, epsilons_allowed, *lived)
+        lived: list[npt.NDArray[Any]] = [column for exposures in past for column in exposures[:2]]
+        in_rooms: list[npt.NDArray[Any]] = [] if rooms is None else [rooms.orders, rooms.divergences]
+        first, of_owner = distinct_rows(deltas, epsilons_allowed, *lived, *in_rooms)
         if len(first) > MOST_EXACT:
             deltas = _rounded_down(deltas, DELTA_GRID) if len(np.unique(deltas)) > 8 else deltas
             epsilons_allowed = _rounded_down(epsilons_allowed, EPSILON_GRID)
-            first, of_owner = distinct_rows(deltas, epsilons_allowed, *lived, then_by=table.epsilons)
+            if rooms is not None:
+                rooms = Rooms(rooms.orders, _rounded_down(rooms.divergences, EPSILON_GRID))
+                in_rooms = [rooms.orders, rooms.divergences]
+            first, of_owner = distinct_rows(deltas, epsilons_allowed, *lived, *in_rooms, then_by=table.epsilons)
         spent_before = tuple(Exposures(rates[first], multipliers[first], steps) for rates, multipliers, steps in past)
         mu = _mu_left(epsilons_allowed[first], deltas[first], spent_before, accountant)
+        if rooms is not None:
+            rooms = rooms.of(first)
+            mu = np.minimum(mu, np.sqrt(2 * rooms.divergences / rooms.orders))
         examples = np.bincount(of_owner, weights=table.sizes, minlength=len(first)).astype(np.int64)
         names = tuple(table.names[row] for row in first)
         limits = _limits(epsilons_allowed[first], deltas[first], profile_margin)
         many = len(first) > MOST_EXACT
         classes = cls(
-            epsilons_allowed[first], deltas[first], examples, of_owner, names, *limits, many, spent_before, mu
+            epsilons_allowed[first], deltas[first], examples, of_owner, names, *limits, many, spent_before, mu, rooms
         )
-        return classes if not past else classes._by_what_is_left()
+        return classes if not past and rooms is None else classes._by_what_is_left()
 
     def _by_what_is_left(self) -> Self:
         order = np.lexsort((self.mu, self.deltas))

@@ -10,6 +10,7 @@ import numpy as np
 from inosgd import _validate
 from inosgd._arrays import FloatArray, IntArray
 from inosgd.accounting import Exposures, epsilons_spent
+from inosgd.accounting.renyi import renyi_divergences
 from inosgd.errors import InfeasibleError
 from inosgd.owners import OwnerTable
 from inosgd.plan import Phase, Plan, Terms
@@ -17,6 +18,7 @@ from inosgd.plan_config import PlanConfig
 from inosgd.planning.classes import BudgetClasses
 from inosgd.planning.counts import count_terms
 from inosgd.planning.request import Request
+from inosgd.planning.rooms import Rooms
 from inosgd.planning.solving import Solution
 from inosgd.planning.variants import SOLVERS
 from inosgd.planning.verification import reference_excess, verify_plan
@@ -33,6 +35,7 @@ def make_plan(
     past: Sequence[Phase] | None = None,
     counted: Terms | None = None,
     resting: Collection[str] = (),
+    rooms: Rooms | None = None,
 ) -> Plan:
     """A plan that uses every budget as far as its variant allows, and never more.
 
@@ -45,11 +48,13 @@ def make_plan(
         counted: The terms under which classes were counted already. Without them and without a ``past``, a count is
             planned if ``config.counting`` asks for one.
         resting: Owners that are not sampled any more. Owners without examples never are, and spend nothing.
+        rooms: What accounts leave to each owner of ``table`` (`inosgd.accounts`). What the ``past`` cost was charged to
+            them before; a count that is planned is not.
 
     Guarantee:
         The plan's ``spent``, of all its phases together, is an upper bound by ``config.accountant`` and does not exceed
         any budget; with ``verify``, dp-accounting agrees for every distinct budget (a sample of them where there are
-        more than 200).
+        more than 200). With ``rooms``, what is new in the plan costs each owner at most its room, at its order.
     """
     _check_deltas(table, config.allow_large_deltas)
     rows = _taking_part(table, resting)
@@ -59,13 +64,42 @@ def make_plan(
     if counted is None and past is None and config.counting is not None:
         counted = count_terms(table, config.counting)
     before = phases if counted is None else (Phase(1, counted), *phases)
-    classes = BudgetClasses.of(part, config.profile_margin, _exposures(before, rows), config.accountant)
+    if rooms is not None:
+        rooms = _after_count(part, rooms.of(rows), None if past is not None else counted, rows)
+    classes = BudgetClasses.of(part, config.profile_margin, _exposures(before, rows), config.accountant, rooms)
     request = Request(config, classes, phases, rows, counted)
     if not request.steps > 0:
         stand = config.steps - request.steps
         raise _validate.fail("steps", config.steps, f"{stand} steps stand already; ask for more, all counted")
     plan = _planned(table, request)
     return _verified(plan, table, request) if verify else plan
+
+
+def _after_count(table: OwnerTable, rooms: Rooms, counted: Terms | None, rows: IntArray) -> Rooms:
+    """The rooms of the owners of ``table``, the given ``rows``, less what a count that is planned costs them.
+
+    Raises:
+        InfeasibleError: If nothing is left to an owner.
+    """
+    left = rooms.divergences
+    if counted is not None:
+        rates = counted.sampling_rates[rows]
+        multipliers = np.where(rates > 0, counted.noise_multipliers()[rows], np.inf)
+        cost = np.array(
+            [
+                renyi_divergences(rate, z, [float(order)])[0, 0]
+                for rate, z, order in zip(rates, multipliers, rooms.orders, strict=True)
+            ]
+        )
+        left = np.maximum(left - cost, 0.0)
+    if not (left > 0).all():
+        name = table.names[int(np.argmin(left))]
+        raise InfeasibleError(
+            f"owner {name!r}: nothing is left in its account; ask it for a larger budget, settle reservations of runs "
+            "that have ended, or train without its examples",
+            name,
+        )
+    return Rooms(rooms.orders, left)
 
 
 def _check_deltas(table: OwnerTable, allow_large: bool) -> None:

@@ -91,8 +91,9 @@ def _budget_used(classes: BudgetClasses, which: IntArray, exposures: Exposures, 
     repeated = [Exposures(np.tile(rates, limits), np.tile(zs, limits), steps) for rates, zs, steps in all_exposures]
     deltas = classes.limit_deltas[which].T.ravel()
     reached = epsilons(repeated, deltas, accountant, resolution=classes.resolution).reshape(limits, -1)
-    shares: FloatArray = (reached / classes.limit_epsilons[which].T).max(axis=0)
-    return shares * classes.epsilons[which]
+    shares = (reached / classes.limit_epsilons[which].T).max(axis=0)
+    used: FloatArray = np.maximum(shares, classes.room_used(which, exposures)) * classes.epsilons[which]
+    return used
 
 
 def guess_multipliers(mu: FloatArray, rates: FloatArray, steps: int) -> FloatArray:
@@ -109,8 +110,8 @@ def guess_rates(mu: FloatArray, multiplier: float, steps: int) -> FloatArray:
 
 
 def anchors_of(classes: BudgetClasses) -> IntArray:
-    """A few classes of each delta, from the strictest to the most liberal; all of them where the past matters."""
-    if classes.past:
+    """A few classes of each delta, from the strictest to the most liberal; all where the past or a room matters."""
+    if classes.past or classes.rooms is not None:
         return np.arange(len(classes))
     chosen = []
     for delta in np.unique(classes.deltas):

@@ -28,7 +28,7 @@ from torch import nn
 
 from inosgd.errors import CheckpointError, InvalidArgumentError
 from inosgd.files import sha256
-from inosgd.ledger.ledger import History, Ledger
+from inosgd.ledger.ledger import History, Ledger, Permission
 from inosgd.randomness import RandomSource
 from inosgd.runs.checkpoint import Checkpoint, erase_keys, read_checkpoint
 from inosgd.runs.digests import training_digests
@@ -48,6 +48,7 @@ def begin(
     *,
     also: Mapping[str, Any] | None = None,
     data: bytes | None = None,
+    permission: Permission | None = None,
 ) -> TrainingState:
     """The state before the first step, with a checkpoint of it.
 
@@ -61,9 +62,12 @@ def begin(
         also: Whatever else changes with the steps and has a ``state_dict``, by name.
         data: What stands for the examples when `resume` asks whether they are the same, such as checksums of their
             files; without it, all of them are read, here and there.
+        permission: What the ledger asks before each release, in the first process (`inosgd.accounts.draws`).
     """
     with trainer.peers.together():
         ledger = _new_ledger(LockedRun.of(run), trainer, data) if trainer.peers.first else None
+    if ledger is not None:
+        ledger.permission = permission
     state = TrainingState.start(trainer, model, optimizer, source, ledger, also)
     with trainer.peers.together():
         if trainer.peers.first:
@@ -115,6 +119,7 @@ def resume(
     *,
     also: Mapping[str, Any] | None = None,
     data: bytes | None = None,
+    permission: Permission | None = None,
 ) -> Resumed:
     """The state at the last good checkpoint.
 
@@ -134,6 +139,7 @@ def resume(
         source: For a run that was not begun yet.
         also: Whatever else was saved.
         data: As `begin` was given.
+        permission: What the ledger asks before each release that is new, in the first process.
 
     Raises:
         InvalidArgumentError: If ``trainer`` is another training, or a file of the run is not what the ledger knows.
@@ -143,6 +149,7 @@ def resume(
     peers = trainer.peers
     with peers.together():
         ledger = _ledger(run, trainer)
+    ledger.permission = permission
     try:
         with peers.together():
             if peers.first:

@@ -22,7 +22,7 @@ from inosgd.optimizers import CorrectedAdam
 from inosgd.owners import OwnerTable
 from inosgd.plan import Plan, Terms
 from inosgd.plan_config import Fairness, PlanConfig
-from inosgd.planning import make_plan
+from inosgd.planning import Rooms, make_plan
 from inosgd.training import LEARNING_RATE_UNITS
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -182,12 +182,12 @@ _CHANGES: dict[str, Callable[[TrainingConfig, Any], TrainingConfig]] = {
 """What is not a field of the plan's configuration alone."""
 
 
-def plan_for(config: TrainingConfig, table: OwnerTable, *, verify: bool = True) -> Plan:
-    """The plan of a training with the owners of ``table``."""
+def plan_for(config: TrainingConfig, table: OwnerTable, *, verify: bool = True, rooms: Rooms | None = None) -> Plan:
+    """The plan of a training with the owners of ``table``, within the ``rooms`` of their accounts if there are any."""
     if config.until_noise is None:
-        return make_plan(table, config.plan, verify=verify)
-    steps = _most_steps(lambda count: _needed_noise(config.plan, table, count), config.until_noise)
-    return make_plan(table, dataclasses.replace(config.plan, steps=steps), verify=verify)
+        return make_plan(table, config.plan, verify=verify, rooms=rooms)
+    steps = _most_steps(lambda count: _needed_noise(config.plan, table, count, rooms), config.until_noise)
+    return make_plan(table, dataclasses.replace(config.plan, steps=steps), verify=verify, rooms=rooms)
 
 
 _PLANS: deque[tuple[TrainingConfig, Plan]] = deque(maxlen=64)
@@ -209,8 +209,8 @@ def optimizer_for(config: TrainingConfig, model: nn.Module) -> torch.optim.Optim
     return OPTIMIZERS[config.optimizer](model.parameters(), lr=config.learning_rate, **given)
 
 
-def _needed_noise(config: PlanConfig, table: OwnerTable, steps: int) -> float:
-    return make_plan(table, dataclasses.replace(config, steps=steps), verify=False).at(0).noise_scale
+def _needed_noise(config: PlanConfig, table: OwnerTable, steps: int, rooms: Rooms | None) -> float:
+    return make_plan(table, dataclasses.replace(config, steps=steps), verify=False, rooms=rooms).at(0).noise_scale
 
 
 def _most_steps(needed_noise: Callable[[int], float], noise_scale: float) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from typing import Any
 
@@ -23,13 +23,22 @@ GUARANTEE = (
     "most its own budget, by the ledger of the run."
 )
 
+OTHER_MODELS = (
+    "Other models trained on the same examples, also while settings were tried out: each spends budgets of its own, "
+    "and nothing here adds them up."
+)
+OTHER_MODELS_CHARGED = (
+    "Other models trained on the same examples outside of the account book {book}, collection {collection}. Trainings "
+    "that are charged there are added up, by a Rényi filter, and stay within the budgets in force."
+)
+LOOKS = " Private examples were looked at internally without a charge: {looks}."
+
 NOT_COVERED = (
     "Held-out examples: the model was never trained on them, but what is reported about them is exact.",
     "An owner as a whole: the promise is for one {unit} at a time, and weaker for several of them together.",
     "Names and budgets of owners, the number of each owner's {units}, and everything in the study file: they are "
     "treated as public.",
-    "Other models trained on the same examples, also while settings were tried out: each spends budgets of its own, "
-    "and nothing here adds them up.",
+    OTHER_MODELS,
     "What is true of people whether or not their examples were used.",
 )
 CLASSES_FROM_DATA = "The set of classes: it was read off the training data and is treated as public."
@@ -53,6 +62,7 @@ def describe(
     evaluation: Evaluation | None,
     findings: Sequence[Finding] = (),
     count: Terms | None = None,
+    account: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The description of a model after ``steps`` steps; ``table``, ``spent`` and ``count`` are those of its ledger."""
     return {
@@ -63,10 +73,21 @@ def describe(
         "classes_declared": _classes_declared(study),
         "inputs": None if data.encoding is None else data.encoding.to_json(),
         "unaccounted_scaling": data.fitted,
-        "privacy": _privacy(study, data, table, spent, steps) | {"adjustment": adjusted_by(study.config, data, count)},
+        "privacy": _with_account(_privacy(study, data, table, spent, steps), account)
+        | {"adjustment": adjusted_by(study.config, data, count)},
         "evaluation": None if evaluation is None else _evaluation(study, data, evaluation),
         "findings": [finding.to_json() for finding in findings],
     }
+
+
+def _with_account(privacy: dict[str, Any], account: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The same with the account that the training was charged to, and with what was looked at without a charge."""
+    if account is None:
+        return privacy
+    looks = ", ".join(f"{purpose} ({count} times)" for purpose, count in account["looks"].items())
+    charged = OTHER_MODELS_CHARGED.format(**account) + (LOOKS.format(looks=looks) if looks else "")
+    lines = [charged if line == OTHER_MODELS else line for line in privacy["not_covered"]]
+    return {**privacy, "account": dict(account), "not_covered": lines}
 
 
 def warnings_of(study: Study, data: StudyData) -> list[str]:

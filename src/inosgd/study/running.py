@@ -45,6 +45,7 @@ from inosgd.runs.keyed import new_key
 from inosgd.runs.resuming import Resumed, begin, resume, train_durably
 from inosgd.runs.saving import saved_also
 from inosgd.streams import Streams
+from inosgd.study.account import draw_again, end_draw, new_draw, noted_in_card, noted_in_run, rooms_of
 from inosgd.study.building import Built, build
 from inosgd.study.config import plan_for
 from inosgd.study.description import describe, warnings_of
@@ -105,7 +106,7 @@ def prepare(study: Study, *, peers: Peers = ALONE) -> Prepared:
     data = study.split(0)
     _check_delta(study, data.owners.table)
     study = replace(study, config=settled(study.config, data))
-    plan = plan_for(study.config, data.owners.table)
+    plan = plan_for(study.config, data.owners.table, rooms=rooms_of(study, data.owners.table))
     return _prepared(study, data, fingerprints_of(study, data), plan, peers)
 
 
@@ -120,6 +121,7 @@ def create_run(path: Path, prepared: Prepared) -> RunFolder:
         "fingerprints": keyed(key, prepared.fingerprints),
         "seed": prepared.seed,
         "threads": torch.get_num_threads(),
+        **noted_in_run(prepared.study),
     }
     return RunFolder.create(path, description, prepared.trainer.plan, key=key)
 
@@ -128,14 +130,16 @@ def begin_training(run: LockedRun | None, prepared: Prepared) -> TrainingState:
     """The state before the first step. Processes other than the first have no ``run``."""
     source, data = _agreed_source(prepared), _data(prepared)
     built = prepared.built
-    return begin(run, built.trainer, built.model, built.optimizer, source, also=built.also, data=data)
+    draw = None if run is None else new_draw(run, prepared.study, built.trainer.plan)
+    return begin(run, built.trainer, built.model, built.optimizer, source, also=built.also, data=data, permission=draw)
 
 
 def resume_training(run: RunFolder, prepared: Prepared) -> Resumed:
     """The state at the last good checkpoint; in the first process, or the only one, ``run`` is locked."""
     source, data = _agreed_source(prepared), _data(prepared)
     built = prepared.built
-    return resume(run, built.trainer, built.model, built.optimizer, source, also=built.also, data=data)
+    draw = draw_again(run, prepared.study, built.trainer.plan) if isinstance(run, LockedRun) else None
+    return resume(run, built.trainer, built.model, built.optimizer, source, also=built.also, data=data, permission=draw)
 
 
 def _data(prepared: Prepared) -> bytes:
@@ -192,8 +196,12 @@ def finish(
         callbacks.append(after_every(interval, lambda now: _keep(run, _judged(prepared, now))))
     try:
         train_durably(run, prepared.trainer, state, every=every, callbacks=callbacks)
+    except BaseException:
+        end_draw(state.ledger, failed=True)
+        raise
     finally:
         state.ledger.close()
+    end_draw(state.ledger)
     _check_same_model(prepared, state)
     spent = state.ledger.spent()
 
@@ -234,7 +242,15 @@ def save_outcome(
     found = findings(curve, data.task.names, prepared.trainer.plan, parameter_count(model))
     count = prepared.trainer.plan.count
     description = describe(
-        study, data, table=table, spent=spent, steps=steps, evaluation=evaluation, findings=found, count=count
+        study,
+        data,
+        table=table,
+        spent=spent,
+        steps=steps,
+        evaluation=evaluation,
+        findings=found,
+        count=count,
+        account=noted_in_card(study),
     )
     save_model(folder, model, description, announce)
     repeated = () if study.file is None else repeated_ids(study.file)  # about training rows, so not in the card

@@ -292,8 +292,26 @@ class EvaluationSection(_Section):
     owners_in_card: bool = False
 
 
+class AccountSection(_Section):
+    """Where trainings are added up with all others on the same units: the URL of a book, see `inosgd.accounts`.
+
+    ``share`` is of what is left to each owner. ``key`` is the file of the key of fingerprints.
+    """
+
+    url: Text
+    collection: Text | None = None
+    share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 1.0
+    key: Text | None = None
+
+
+def _account(value: Any) -> Any:
+    return {"url": value} if isinstance(value, str) else value
+
+
 class StudySchema(_Section):
     """A whole study file."""
+
+    account: Annotated[AccountSection, BeforeValidator(_account)] | None = None
 
     data: Annotated[TableData | ImageData | NpzData | MappedData, Field(discriminator="kind")]
     task: TaskSection = TaskSection()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,9 +11,13 @@ from inosgd._arrays import FloatArray, IntArray, distinct_rows
 from inosgd.accounting.privacy_loss import SampledGaussian, compose
 from inosgd.accounting.renyi import RENYI_ORDERS, epsilon_from_renyi, renyi_divergences
 from inosgd.accounting.selection import PoissonTrials, Trials, profile_epsilons, selection_divergences
+from inosgd.accounts.charge import Charge
+from inosgd.accounts.filter import UNIT
 from inosgd.errors import InfeasibleError, InvalidArgumentError
 from inosgd.owners import OwnerTable
 from inosgd.plan import Plan, Terms
+from inosgd.planning import Rooms
+from inosgd.study.account import rooms_of
 from inosgd.study.config import TrainingConfig, plan_for
 from inosgd.study.shares import settled
 from inosgd.study.study import Study
@@ -71,20 +75,26 @@ def price_tuning(study: Study, space: Space, trials: Trials) -> Priced:
     data = trial_data(study)
     configs = [settled(candidate.config.changed({"accountant": "rdp"}), data) for candidate in candidates]
     table = data.owners.table
-    plans, one_trial, tuning = fitted(table, lambda part, verify: plans_of(configs, part, verify=verify), trials)
+    rooms = rooms_of(study, table)
+    plans, one_trial, tuning = fitted(table, lambda part, verify: plans_of(configs, part, verify=verify), trials, rooms)
     return Priced(study, tuple(candidates), tuple(plans), trials, table, one_trial, tuning)
 
 
-def fitted(table: OwnerTable, planner: Planner, trials: Trials) -> tuple[list[Plan], FloatArray, FloatArray]:
+def fitted(
+    table: OwnerTable, planner: Planner, trials: Trials, rooms: Rooms | None = None
+) -> tuple[list[Plan], FloatArray, FloatArray]:
     """Plans for the largest budgets of single trials that ``table`` allows, and the epsilons of one trial and of all.
+
+    With ``rooms``, the tuning also costs every owner at most its room at its order.
 
     Every owner's trial budget is moved by the ratio of what it allows to what the tuning costs it, until all fit and
     have little left. What is returned is planned and accounted for afresh, and fits, whatever the way there.
     """
     shares = fitting = np.full(len(table), 0.5)
     for _ in range(MOST_ROUNDS):
-        _, tuning = tuning_epsilons(planner(_part(table, shares), False), table.deltas, trials)
-        used = tuning / table.epsilons
+        planned = planner(_part(table, shares), False)
+        _, tuning = tuning_epsilons(planned, table.deltas, trials)
+        used = np.maximum(tuning / table.epsilons, _room_used(planned, trials, rooms))
         fits = (used <= 1).all()
         fitting = shares if fits else fitting
         if fits and ((used >= CLOSE_ENOUGH) | (shares == 1)).all():
@@ -93,7 +103,26 @@ def fitted(table: OwnerTable, planner: Planner, trials: Trials) -> tuple[list[Pl
     plans = planner(_part(table, fitting), True)
     one_trial, tuning = tuning_epsilons(plans, table.deltas, trials)
     _refuse_excess(table, tuning)
+    crowded = _room_used(plans, trials, rooms) > 1
+    if crowded.any():
+        name = table.names[int(np.argmax(crowded))]
+        raise InfeasibleError(
+            f"owner {name!r}: tuning costs more than is left in its account; ask for fewer trials, or for a larger "
+            "budget",
+            name,
+        )
     return plans, one_trial, tuning
+
+
+def _room_used(plans: Sequence[Plan], trials: Trials, rooms: Rooms | None) -> FloatArray:
+    """The share of each owner's room that a tuning takes; 0 without rooms."""
+    if rooms is None:
+        return np.zeros(1)
+    charge = Charge.of_selection(plans, trials)
+    first, rows = distinct_rows(rooms.orders, *charge.table.T)
+    cost = replace(charge, table=charge.table[first]).prices(rooms.orders[first])[rows, 0] * UNIT
+    with np.errstate(divide="ignore"):
+        return np.where(cost > 0, cost / rooms.divergences, 0.0)
 
 
 def _part(table: OwnerTable, shares: FloatArray) -> OwnerTable:

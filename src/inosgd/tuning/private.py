@@ -10,11 +10,13 @@ from torch import nn
 
 from inosgd import _validate
 from inosgd.accounting.selection import draw_trials
+from inosgd.accounts.charge import Charge
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.parallel.runner import Failure, run_all
 from inosgd.parallel.workers import LOCAL, Workers
 from inosgd.plan import Plan
 from inosgd.randomness import RandomSource
+from inosgd.study.account import account_of, collection_of, noted_in_card, open_book
 from inosgd.study.description import describe, guarantee
 from inosgd.study.shares import settled
 from inosgd.tuning.candidates import Candidate
@@ -36,8 +38,9 @@ DURATION = (
 INSTEAD = {
     "Held-out examples:": "Held-out examples: the model was never trained on them, but they decided, exactly, which "
     "training was kept, and what is reported about them is exact.",
-    "Other models": "Other models trained on the same examples outside of this tuning, also one that is trained again "
-    "with the chosen settings: each spends budgets of its own, and nothing here adds them up.",
+    "Other models trained on the same examples, also": "Other models trained on the same examples outside of this "
+    "tuning, also one that is trained again with the chosen settings: each spends budgets of its own, and nothing here "
+    "adds them up.",
 }
 """What the card of a tuned model says in the place of lines that begin like this."""
 
@@ -60,13 +63,15 @@ def tune_on_private_data(
         A party that sees what is returned learns about each single training example of owner n no more than
         (``priced.tuning[n]``, delta n)-differential privacy allows, if ``source`` cannot be predicted. Every trial
         takes all of its steps and noise from a secure source of its own. Ties are broken at random. The number of
-        trials is drawn here and never shown; how long this takes depends on it.
+        trials is drawn here and never shown; how long this takes depends on it. If the study has an account, the whole
+        tuning is charged to it first.
 
     Raises:
         InosgdError: If a trial fails; nothing is then kept.
     """
     if by not in RANKINGS:
         raise InvalidArgumentError(f"by={by!r}: choose one of {', '.join(RANKINGS)}")
+    _pay(priced)
     picked = [_below(len(priced.candidates), source) for _ in range(draw_trials(priced.trials, source))]
     ties = source.words(len(picked)).tolist()
     tasks = [TrialTask(priced.study, priced.candidates[row], priced.plans[row], None) for row in picked]
@@ -79,6 +84,17 @@ def tune_on_private_data(
             best = trial.score(by), ties[index]
             chosen = Chosen(tasks[index].candidate, tasks[index].plan, trial)
     return chosen
+
+
+def _pay(priced: Priced) -> None:
+    """Charge the whole tuning to the study's account, if it has one, before the first trial; it is never given back."""
+    if account_of(priced.study) is None:
+        return
+    with open_book(priced.study) as book:
+        charge = Charge.of_selection(priced.plans, priced.trials)
+        state = book.reserve(collection_of(priced.study), priced.table.names, charge, purpose="tuning")
+        book.commit(state.id, 1)
+        book.settle(state.id, 1)
 
 
 def described(priced: Priced, chosen: Chosen) -> tuple[nn.Module, dict[str, Any]]:
@@ -96,6 +112,7 @@ def described(priced: Priced, chosen: Chosen) -> tuple[nn.Module, dict[str, Any]
         steps=steps,
         evaluation=evaluation,
         count=chosen.plan.count,
+        account=noted_in_card(priced.study),
     )
     privacy = description["privacy"]
     changes = {

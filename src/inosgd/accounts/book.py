@@ -1,0 +1,680 @@
+"""Account books: collections of units, their budgets, and everything that was ever charged.
+
+A reservation is what a plan will spend at most. It is *reserved* before the first release, *committed* piece by piece,
+each piece before the noise of its releases is drawn, and settled at the end: what no noise was drawn for is given back.
+
+    reserved    some releases may follow
+    committed   it has ended, and every release took place
+    refunded    it has ended, and some releases did not take place
+    void        it has ended, and no release took place
+
+Guarantee:
+    Let an owner's account have order α. At every moment, the releases that were committed have together a Rényi
+    divergence, at order α, of at most what the budget that was in force at the last commitment allows, for each unit of
+    the owner: by the theorem in `inosgd.accounts.filter`, if every release on the collection's units goes through the
+    book. What is reserved and committed never exceeds the budget in force when it was reserved.
+
+After a budget was lowered, commitments of running trainings are refused where the lowered budget does not allow them;
+what was spent before stays as it is.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import hmac
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection as Names
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from inosgd import _validate
+from inosgd._arrays import IntArray, distinct_rows
+from inosgd.accounts.chain import START, Array, Entry, Head, described, next_entry
+from inosgd.accounts.charge import Charge, cost
+from inosgd.accounts.collection import COLUMNS, Classes, Collection, roster_digest, split
+from inosgd.accounts.database import Database, connect
+from inosgd.accounts.filter import UNIT, best_orders
+from inosgd.accounts.fingerprints import overlap
+from inosgd.accounts.programme import Programme
+from inosgd.accounts.schema import MIGRATIONS
+from inosgd.errors import AccountError, AccountExceededError, InvalidArgumentError, UnknownOwnerError
+from inosgd.ledger.records import Position
+from inosgd.owners import Budget, OwnerTable
+from inosgd.planning.rooms import Rooms
+
+LARGEST_LAG = 60.0
+"""Seconds by which a clock may be behind the last entry; the entry then has the time of the last one."""
+
+FEW = 1000
+"""Up to so many owners are looked up one by one."""
+
+Clock = Callable[[], datetime.datetime]
+
+
+def utc_now() -> datetime.datetime:
+    """The time of the machine."""
+    return datetime.datetime.now(datetime.UTC)
+
+
+@dataclass(frozen=True)
+class Reservation:
+    """Where a reservation stands.
+
+    Attributes:
+        id: Its identifier.
+        collection: The number of its collection.
+        entry: The entry that made it.
+        state: "reserved", "committed", "refunded" or "void".
+        purpose: "training", "tuning", "counting" or whatever was given.
+        run: The folder of the run, if there is one.
+        plan: The SHA-256 of the plan's JSON, if there is one.
+        begun: How many releases the ledger of the run had before.
+        releases: How many releases each price is for.
+        committed: How many releases are committed.
+    """
+
+    id: str
+    collection: int
+    entry: int
+    state: str
+    purpose: str
+    run: str | None
+    plan: str | None
+    begun: int
+    releases: tuple[int, ...]
+    committed: int
+
+    @property
+    def total(self) -> int:
+        """How many releases it is for."""
+        return sum(self.releases)
+
+
+class Accounts:
+    """A book. Every method that changes it is one transaction: it happens whole or not at all.
+
+    Use one in each process and thread; a connection does not survive a fork.
+    """
+
+    def __init__(self, database: Database, *, clock: Clock = utc_now) -> None:
+        """From an open database; `open` and `create` give one."""
+        self._database, self._clock = database, clock
+        try:
+            self._migrate()
+        except BaseException:
+            database.close()
+            raise
+        ((self.id, self._salt),) = database.rows("SELECT id, salt FROM book")
+
+    @classmethod
+    def open(cls, url: str, *, folder: Path | None = None, clock: Clock = utc_now) -> Self:
+        """The book at ``url``, brought to the current schema.
+
+        Args:
+            url: ``sqlite:///accounts.db``, or ``postgresql://host/database`` (the extra ``accounts``).
+            folder: What a path in ``url`` is relative to; by default the working folder.
+            clock: The time of new entries.
+        """
+        database = connect(url, folder=folder)
+        if not database.has("book"):
+            database.close()
+            raise InvalidArgumentError(f"account={url!r}: there is no book; make one with `inosgd account create`")
+        return cls(database, clock=clock)
+
+    @classmethod
+    def create(cls, url: str, *, folder: Path | None = None, clock: Clock = utc_now) -> Self:
+        """A new book at ``url``."""
+        database = connect(url, folder=folder, create=True)
+        if database.has("book"):
+            database.close()
+            raise InvalidArgumentError(f"account={url!r}: there is a book already; open it")
+        return cls(database, clock=clock)
+
+    def close(self) -> None:
+        """End the connection."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # Collections -----------------------------------------------------------------------------------------------
+
+    def open_collection(
+        self,
+        name: str,
+        table: OwnerTable,
+        *,
+        orders: IntArray | int | None = None,
+        fingerprints: Array | None = None,
+        acknowledged: Names[str] = (),
+    ) -> Collection:
+        """Open accounts for the owners of ``table``, each with its budget and, from now on, one order.
+
+        Args:
+            name: What the collection of units is called.
+            table: Owners, budgets and numbers of units.
+            orders: One for all, or one for each owner; by default that at which most Gaussian releases fit.
+            fingerprints: Of the units (`inosgd.accounts.fingerprints`).
+            acknowledged: Older collections that may have units in common with this one. Their charges are not added to
+                those of this one.
+
+        Raises:
+            AccountError: If units are in an older collection that is not acknowledged.
+        """
+        _check_names(name, table)
+        first, members = distinct_rows(table.deltas, table.epsilons)
+        epsilons, deltas = table.epsilons[first], table.deltas[first]
+        if not np.isfinite(epsilons).all():
+            raise InvalidArgumentError("epsilon=inf: an account needs a finite budget; give one")
+        if isinstance(orders, np.ndarray):
+            first, members = distinct_rows(table.deltas, table.epsilons, orders)
+            epsilons, deltas, chosen = table.epsilons[first], table.deltas[first], orders[first].astype(np.int64)
+        else:
+            chosen = best_orders(epsilons, deltas) if orders is None else np.full(len(first), orders, dtype=np.int64)
+        if not (chosen >= 2).all():
+            raise InvalidArgumentError("orders: give whole numbers of at least 2")
+        with self._writing() as write:
+            if self._database.rows("SELECT id FROM collections WHERE name = ?", [name]):
+                raise InvalidArgumentError(f"collection={name!r}: there is one already; choose another name")
+            common = self._overlaps(fingerprints)
+            unknown = {other: count for other, count in common.items() if other not in acknowledged}
+            if unknown:
+                other, count = max(unknown.items(), key=lambda each: each[1])
+                raise AccountError(
+                    f"collection {name!r}: {count:,} of its units are in collection {other!r} already; draw on that "
+                    f"one, or acknowledge the overlap with --overlaps {other}: the charges of both then have to be "
+                    "added up by hand"
+                )
+            number = 1 + (self._database.rows("SELECT COALESCE(MAX(id), 0) FROM collections")[0][0])
+            arrays: dict[str, Array] = {
+                "names": self._name_digests(table.names),
+                "members": members.astype("<i4"),
+                "budgets": np.column_stack([epsilons, deltas]),
+                "orders": chosen,
+                "units": table.sizes.astype("<i8"),
+            }
+            if fingerprints is not None:
+                arrays["fingerprints"] = fingerprints
+            roster = roster_digest(table.names)
+            fields = {"name": name, "owners": len(table), "roster": roster, "overlaps": common}
+            entry = write.entry("opened", number, fields, arrays)
+            nothing = np.zeros(len(first), dtype=np.int64)
+            parents = np.full(len(first), -1, dtype=np.int32)
+            opened = Collection(
+                number, name, len(table), roster, entry.number, epsilons, deltas, chosen, parents, nothing, nothing
+            )
+            marks = ", ".join("?" * (6 + len(COLUMNS)))
+            self._database.rows(
+                f"INSERT INTO collections (id, name, owners, roster, members, classes, {', '.join(COLUMNS)}) "  # noqa: S608
+                f"VALUES ({marks})",
+                [number, name, len(table), roster, entry.number, len(first), *opened.contents()],
+            )
+            places = [(number, owner, place) for place, owner in enumerate(table.names)]
+            self._database.many("INSERT INTO owners (collection, name, place) VALUES (?, ?, ?)", places)
+        return opened
+
+    def collection(self, name: str | None = None) -> Collection:
+        """The collection called ``name``; without one, the only one there is."""
+        columns = f"SELECT id, name, owners, roster, members, {', '.join(COLUMNS)} FROM collections"  # noqa: S608
+        if name is None:
+            found = self._database.rows(columns + " LIMIT 2")
+            if len(found) != 1:
+                raise InvalidArgumentError(f"collection: the book has {len(found) or 'none'}; name one")
+        else:
+            found = self._database.rows(columns + " WHERE name = ?", [name])
+            if not found:
+                known = ", ".join(self.collections()) or "none"
+                raise InvalidArgumentError(f"collection={name!r}: there is no such one; the book has {known}")
+        return Collection.from_row(found[0])
+
+    def collection_of_one(self, name: str | None, owner: str) -> Collection:
+        """The collection with one class, that of ``owner``; the columns of the others are not read."""
+        chosen, values = ("1 = 1", []) if name is None else ("name = ?", [name])
+        found = self._database.rows(
+            f"SELECT id, name, owners, roster, members FROM collections WHERE {chosen}",  # noqa: S608
+            values,
+        )
+        if len(found) != 1:
+            return self.collection(name)  # which says what is wrong
+        empty = Collection(*found[0], *(np.zeros(0, dtype=kind) for kind in COLUMNS.values()))
+        number = self.class_of(empty, self.place(empty, owner))
+        widths = {column: np.dtype(kind).itemsize for column, kind in COLUMNS.items()}
+        pieces = ", ".join(f"substr({column}, {number * width + 1}, {width})" for column, width in widths.items())
+        row = self._database.rows(f"SELECT {pieces} FROM collections WHERE id = ?", [empty.number])[0]  # noqa: S608
+        return Collection.from_row((*found[0], *row))
+
+    def collections(self) -> list[str]:
+        """The names of all collections."""
+        return [name for (name,) in self._database.rows("SELECT name FROM collections ORDER BY id")]
+
+    def set_budgets(self, name: str | None, budgets: Mapping[str, Budget]) -> None:
+        """Raise or lower budgets of owners; their orders stay.
+
+        After a lowering nothing more is charged than the new budget allows, also not by trainings that have reserved
+        already. What was spent stays as it is.
+        """
+        with self._writing() as write:
+            collection = self.collection(name)
+            members = self.members(collection)
+            epsilons, deltas = collection.epsilons[members], collection.deltas[members]
+            places = self.places(collection, tuple(budgets))
+            epsilons[places] = [budget.epsilon for budget in budgets.values()]
+            deltas[places] = [budget.delta for budget in budgets.values()]
+            if not np.isfinite(epsilons).all():
+                raise InvalidArgumentError("epsilon=inf: an account needs a finite budget; give one")
+            parts = split(members, len(collection), [epsilons, deltas])
+            changed = collection.with_parents(parts.parents)
+            known = parts.first >= 0
+            of_class = [
+                np.where(known, column[parts.first], old)
+                for column, old in ((epsilons, changed.epsilons), (deltas, changed.deltas))
+            ]
+            arrays = {"budgets": np.column_stack(of_class), **_split_arrays(parts)}
+            entry = write.entry("budgets", collection.number, {"owners": len(budgets)}, arrays)
+            changed = replace(changed, epsilons=of_class[0], deltas=of_class[1])
+            self.store(_moved(changed, parts, entry))
+
+    # Charges ---------------------------------------------------------------------------------------------------
+
+    def left(self, name: str | None, table: OwnerTable, *, share: float = 1.0) -> Rooms:
+        """A share of what is left to each owner of ``table``, for `inosgd.planning.make_plan`."""
+        if not 0 < share <= 1:
+            raise _validate.fail("share", share, "give a number greater than 0 and at most 1")
+        collection = self.collection(name)
+        return self._rooms(collection, table, np.floor(collection.left * share))
+
+    def whole(self, name: str | None, table: OwnerTable) -> Rooms:
+        """What the budgets in force allow the owners of ``table`` in all, whatever was charged."""
+        collection = self.collection(name)
+        return self._rooms(collection, table, collection.rooms)
+
+    def _rooms(self, collection: Collection, table: OwnerTable, units: Array) -> Rooms:
+        classes = self.members(collection)[self.places(collection, table.names)]
+        return Rooms(collection.orders[classes], (units * (UNIT * (1 - 1e-12)))[classes])
+
+    def reserve(
+        self,
+        name: str | None,
+        names: Sequence[str],
+        charge: Charge,
+        *,
+        purpose: str = "training",
+        run: Path | None = None,
+        plan: str | None = None,
+        begun: int = 0,
+        identifier: str | None = None,
+    ) -> Reservation:
+        """Reserve what ``charge`` will cost the owners ``names``, row by row.
+
+        Raises:
+            AccountExceededError: If some owner's account has less left; nothing is then reserved.
+        """
+        identifier = identifier or uuid.uuid4().hex
+        with self._writing() as write:
+            collection = self.collection(name)
+            table = np.zeros((collection.owners, charge.table.shape[1]))
+            table[:, 1::2] = np.inf
+            table[self.places(collection, names)] = charge.table
+            parts = split(self.members(collection), len(collection), list(table.T))
+            grown = collection.with_parents(parts.parents)
+            of_class = np.where(
+                (parts.first >= 0)[:, None], table[parts.first], np.tile([0.0, np.inf], len(table.T) // 2)
+            )
+            asked = replace(charge, table=of_class)
+            programme = Programme.of(self, collection)
+            if programme is None:
+                prices = asked.prices(grown.orders)
+                total = cost(prices, asked.releases, sum(asked.releases))
+                self._refuse(grown, parts.members, total, grown.left)
+            else:
+                part = programme.part(asked, grown.ancestors(programme.classes))
+                prices = total = np.zeros((len(grown), len(asked.releases)), dtype=np.int64)
+                total = total[:, 0]
+            fields = {
+                "reservation": identifier,
+                "purpose": purpose,
+                "plan": plan,
+                "begun": begun,
+                "releases": list(asked.releases),
+                **asked.to_json(),
+                **({} if programme is None else {"programme": [programme.entry, part]}),
+            }
+            arrays = {"mechanisms": of_class, "prices": prices, **_split_arrays(parts)}
+            entry = write.entry("reserved", collection.number, fields, arrays)
+            self.store(_moved(replace(grown, held=grown.held + total), parts, entry))
+            state = Reservation(
+                identifier,
+                collection.number,
+                entry.number,
+                "reserved",
+                purpose,
+                None if run is None else str(run),
+                plan,
+                begun,
+                asked.releases,
+                0,
+            )
+            values = [*vars(state).values()]
+            values[8] = json.dumps(state.releases)
+            marks = ", ".join("?" * len(values))
+            self._database.rows(f"INSERT INTO reservations VALUES ({marks})", values)  # noqa: S608
+        return state
+
+    def commit(self, identifier: str, releases: int, position: Position | None = None) -> Reservation:
+        """Charge the first ``releases`` releases of a reservation, before the noise of any new one is drawn.
+
+        Args:
+            identifier: Of the reservation.
+            releases: How many in all, those committed before included.
+            position: Where the run's ledger ends now; one that ends before it is not believed when it is settled.
+
+        Raises:
+            AccountExceededError: If a budget was lowered and does not allow it; nothing is then charged.
+        """
+        with self._writing() as write:
+            state = self._open_reservation(identifier)
+            if not state.committed <= releases <= state.total:
+                fix = f"{state.committed} of {state.total} are committed; give a number between the two"
+                raise _validate.fail("releases", releases, fix)
+            if releases == state.committed:
+                return state
+            collection, prices = self._prices_now(state)
+            more = cost(prices, state.releases, releases) - cost(prices, state.releases, state.committed)
+            available = np.maximum(collection.rooms - collection.spent, 0)
+            self._refuse(collection, self.members(collection), more, available)
+            fields = {
+                "reservation": identifier,
+                "releases": releases,
+                "ledger": None if position is None else [*position],
+            }
+            write.entry("committed", collection.number, fields)
+            self.store(replace(collection, spent=collection.spent + more, held=collection.held - more))
+            return self._update(replace(state, committed=releases))
+
+    def settle(self, identifier: str, taken: int) -> Reservation:
+        """End a reservation of which ``taken`` releases took place; what no noise was drawn for is given back."""
+        with self._writing() as write:
+            state = self._open_reservation(identifier)
+            if not 0 <= taken <= state.committed:
+                fix = f"{state.committed} releases are committed, and no noise is drawn before that; check the ledger"
+                raise _validate.fail("taken", taken, fix)
+            collection, prices = self._prices_now(state)
+            committed = cost(prices, state.releases, state.committed)
+            spent = collection.spent - committed + cost(prices, state.releases, taken)
+            held = collection.held - (cost(prices, state.releases, state.total) - committed)
+            end = "committed" if taken == state.total else "refunded" if taken else "void"
+            write.entry("settled", collection.number, {"reservation": identifier, "releases": taken, "state": end})
+            self.store(replace(collection, spent=spent, held=held))
+            return self._update(replace(state, state=end, committed=taken))
+
+    def declare(self, name: str | None, names: Sequence[str], charges: Sequence[Charge]) -> Programme:
+        """Declare all trainings that will ever draw on a collection; see `inosgd.accounts.programme`."""
+        with self._writing() as write:
+            collection = self.collection(name)
+            return Programme.declared(self, write, collection, names, charges)
+
+    def look(self, name: str | None, purpose: str) -> None:
+        """Book that private data were looked at internally, such as by ``compare``. No budget is charged for it."""
+        with self._writing() as write:
+            collection = self.collection(name)
+            write.entry("looked", collection.number, {"purpose": purpose})
+
+    def table(self, name: str | None = None) -> OwnerTable:
+        """Owners of a collection, with the budgets in force and the numbers of units that it was opened with."""
+        collection = self.collection(name)
+        members = self.members(collection)
+        units = self.array(self.entries(collection.number, "opened")[0].number, "units")
+        if units is None:
+            raise AccountError(f"collection {collection.name!r}: its numbers of units are missing; restore the book")
+        names = tuple(self.names(collection))
+        return OwnerTable(names, collection.epsilons[members], collection.deltas[members], units)
+
+    # Reading ---------------------------------------------------------------------------------------------------
+
+    @property
+    def head(self) -> Head:
+        """The end of the chain, to be published."""
+        found = self._database.rows("SELECT number, hash FROM entries ORDER BY number DESC LIMIT 1")
+        return Head(*found[0]) if found else Head(0, START)
+
+    def entries(self, collection: int | None = None, kind: str | None = None) -> list[Entry]:
+        """All entries in their order, or those of a collection or of a kind."""
+        wanted = {"collection": collection, "kind": kind}
+        values = [value for value in wanted.values() if value is not None]
+        chosen = " AND ".join(f"{name} = ?" for name, value in wanted.items() if value is not None) or "1 = 1"
+        statement = f"SELECT number, time, collection, kind, body, previous, hash FROM entries WHERE {chosen}"  # noqa: S608
+        return [Entry(*row) for row in self._database.rows(statement + " ORDER BY number", values)]
+
+    def array(self, entry: int, name: str) -> Array | None:
+        """An array of an entry, if it has one of this name."""
+        found = self._database.rows(
+            "SELECT type, shape, content FROM arrays WHERE entry = ? AND name = ?", [entry, name]
+        )
+        if not found:
+            return None
+        kind, shape, content = found[0]
+        return np.frombuffer(content, dtype=kind).reshape(json.loads(shape))
+
+    def members(self, collection: Collection) -> Classes:
+        """Of which class each owner of a collection is."""
+        found = self.array(collection.members, "members")
+        if found is None:
+            raise AccountError(f"collection {collection.name!r}: who is in which class is missing; restore the book")
+        return found
+
+    def places(self, collection: Collection, names: Sequence[str]) -> IntArray:
+        """Where owners stand in the columns of their collection."""
+        if len(names) == collection.owners and roster_digest(names) == collection.roster:
+            return np.arange(len(names))
+        if len(names) <= FEW:
+            return np.array([self.place(collection, name) for name in names], dtype=np.int64)
+        known = dict(self._database.rows("SELECT name, place FROM owners WHERE collection = ?", [collection.number]))
+        missing = next((name for name in names if name not in known), None)
+        if missing is not None:
+            raise _unknown(collection, missing)
+        return np.array([known[name] for name in names], dtype=np.int64)
+
+    def place(self, collection: Collection, name: str) -> int:
+        """Where an owner stands."""
+        found = self._database.rows(
+            "SELECT place FROM owners WHERE collection = ? AND name = ?", [collection.number, name]
+        )
+        if not found:
+            raise _unknown(collection, name)
+        return int(found[0][0])
+
+    def class_of(self, collection: Collection, place: int) -> int:
+        """The class of one owner, without reading those of the others."""
+        (piece,) = self._database.rows(
+            "SELECT substr(content, ?, 4) FROM arrays WHERE entry = ? AND name = 'members'",
+            [4 * place + 1, collection.members],
+        )[0]
+        return int.from_bytes(piece, "little", signed=True)
+
+    def name_at(self, collection: Collection, place: int) -> str:
+        """The name of the owner at a place."""
+        statement = "SELECT name FROM owners WHERE collection = ? AND place = ?"
+        return str(self._database.rows(statement, [collection.number, int(place)])[0][0])
+
+    def names(self, collection: Collection) -> list[str]:
+        """The names of all owners, in the order of their places."""
+        statement = "SELECT name FROM owners WHERE collection = ? ORDER BY place"
+        return [name for (name,) in self._database.rows(statement, [collection.number])]
+
+    def reservation(self, identifier: str) -> Reservation:
+        """Where a reservation stands."""
+        found = self._reservations("id = ?", [identifier])
+        if not found:
+            raise AccountError(
+                f"reservation {identifier}: the book has none; if the run has it from this book, an old copy of the "
+                "book was restored: put the newest back"
+            )
+        return found[0]
+
+    def reservations(self, *, only_open: bool = False) -> list[Reservation]:
+        """All reservations, or those that may still be charged."""
+        return self._reservations("state = 'reserved'" if only_open else "1 = 1", [])
+
+    def _reservations(self, chosen: str, values: list[Any]) -> list[Reservation]:
+        found = self._database.rows(f"SELECT * FROM reservations WHERE {chosen} ORDER BY entry", values)  # noqa: S608
+        return [replace(Reservation(*row), releases=tuple(json.loads(row[8]))) for row in found]
+
+    def looks(self, collection: Collection) -> dict[str, int]:
+        """How often private data of a collection were looked at without a charge, by purpose."""
+        purposes = [entry.fields["purpose"] for entry in self.entries(collection.number, "looked")]
+        return {purpose: purposes.count(purpose) for purpose in sorted(set(purposes))}
+
+    def salt_of(self, name: str) -> bytes:
+        """What an owner's name is hashed with, so that a receipt tells no other owner's name."""
+        return hmac.digest(self._salt, name.encode(), "sha256")
+
+    # Inside ----------------------------------------------------------------------------------------------------
+
+    def _migrate(self) -> None:
+        database, version = self._database, self._version()
+        if version == len(MIGRATIONS):
+            return
+        if version > len(MIGRATIONS):
+            raise _validate.other_format("account book", version, len(MIGRATIONS), "use that version")
+        with database.writing():
+            version = self._version()  # another process may have been faster
+            for step in MIGRATIONS[version:]:
+                for statement in step:
+                    database.rows(statement.format(**database.types))
+            if version == 0:
+                salt = os.urandom(32)
+                database.rows("INSERT INTO book VALUES (?, ?, ?)", [uuid.uuid4().hex, salt, len(MIGRATIONS)])
+            database.rows("UPDATE book SET version = ?", [len(MIGRATIONS)])
+
+    def _version(self) -> int:
+        return int(self._database.rows("SELECT version FROM book")[0][0]) if self._database.has("book") else 0
+
+    @contextmanager
+    def _writing(self) -> Iterator[_Writing]:
+        with self._database.writing():
+            yield _Writing(self._database, self.head, self._clock())
+
+    def store(self, collection: Collection) -> None:
+        """Keep where a collection stands, inside a transaction."""
+        columns = ", ".join(f"{name} = ?" for name in COLUMNS)
+        self._database.rows(
+            f"UPDATE collections SET members = ?, classes = ?, {columns} WHERE id = ?",  # noqa: S608
+            [collection.members, len(collection), *collection.contents(), collection.number],
+        )
+
+    def _open_reservation(self, identifier: str) -> Reservation:
+        state = self.reservation(identifier)
+        if state.state != "reserved":
+            raise AccountError(f"reservation {identifier}: it has ended ({state.state}); reserve anew")
+        return state
+
+    def _prices_now(self, state: Reservation) -> tuple[Collection, IntArray]:
+        """The collection of a reservation, and its prices for the classes that there are now."""
+        (name,) = self._database.rows("SELECT name FROM collections WHERE id = ?", [state.collection])[0]
+        collection, prices = self.collection(name), self.array(state.entry, "prices")
+        if prices is None:
+            raise AccountError(f"reservation {state.id}: its prices are missing; restore the book from a copy")
+        return collection, prices[collection.ancestors(len(prices))]
+
+    def _update(self, state: Reservation) -> Reservation:
+        self._database.rows(
+            "UPDATE reservations SET state = ?, committed = ? WHERE id = ?", [state.state, state.committed, state.id]
+        )
+        return state
+
+    def _refuse(self, collection: Collection, members: Classes, asked: IntArray, left: IntArray) -> None:
+        """Raise unless every class that is asked for something has it left."""
+        over = np.flatnonzero((asked > left) & (asked > 0))
+        if len(over):
+            worst = int(over[np.argmin(left[over] / asked[over])])
+            place = int(np.argmax(members == worst))
+            raise AccountExceededError(
+                self.name_at(collection, place),
+                float(asked[worst]) * UNIT,
+                float(left[worst]) * UNIT,
+                int(collection.orders[worst]),
+            )
+
+    def _overlaps(self, fingerprints: Array | None) -> dict[str, int]:
+        if fingerprints is None:
+            return {}
+        common = {}
+        for entry in self.entries(kind="opened"):
+            older = self.array(entry.number, "fingerprints")
+            if older is not None and (count := overlap(fingerprints, older)):
+                common[str(entry.fields["name"])] = count
+        return common
+
+    def _name_digests(self, names: Iterable[str]) -> Array:
+        digests = b"".join(hashlib.sha256(self.salt_of(name) + name.encode()).digest() for name in names)
+        return np.frombuffer(digests, dtype="u1").reshape(-1, 32)
+
+
+@dataclass
+class _Writing:
+    """Inside a transaction: the place of the next entry."""
+
+    database: Database
+    head: Head
+    now: datetime.datetime
+
+    def entry(
+        self, kind: str, collection: int, fields: dict[str, Any], arrays: Mapping[str, Array] | None = None
+    ) -> Entry:
+        """Append an entry with its arrays."""
+        named = {name: described(array) for name, array in (arrays or {}).items()}
+        entry = next_entry(self.head, self._time(), collection, kind, {**fields, "arrays": named})
+        self.database.rows(
+            "INSERT INTO entries (number, time, collection, kind, body, previous, hash) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [entry.number, entry.time, entry.collection, entry.kind, entry.body, entry.previous, entry.hash],
+        )
+        for name, array in (arrays or {}).items():
+            self.database.rows(
+                "INSERT INTO arrays (entry, name, type, shape, content) VALUES (?, ?, ?, ?, ?)",
+                [entry.number, name, array.dtype.str, json.dumps(array.shape), array.tobytes()],
+            )
+        self.head = Head(entry.number, entry.hash)
+        return entry
+
+    def _time(self) -> str:
+        """Now, in UTC, and never before the last entry."""
+        found = self.database.rows("SELECT time FROM entries WHERE number = ?", [self.head.number])
+        now = self.now.astimezone(datetime.UTC)
+        last = datetime.datetime.fromisoformat(found[0][0]) if found else now
+        if (last - now).total_seconds() > LARGEST_LAG:
+            raise AccountError(
+                f"the clock says {now.isoformat(timespec='seconds')}, and the last entry of the book was made at "
+                f"{last.isoformat(timespec='seconds')}: set the clock right; nothing was written"
+            )
+        return max(now, last).isoformat(timespec="microseconds")
+
+
+def _split_arrays(parts: Any) -> dict[str, Array]:
+    """What an entry tells about classes that it has split."""
+    return {"members": parts.members, "parents": parts.parents} if len(parts.parents) else {}
+
+
+def _moved(collection: Collection, parts: Any, entry: Entry) -> Collection:
+    return replace(collection, members=entry.number) if len(parts.parents) else collection
+
+
+def _check_names(name: str, table: OwnerTable) -> None:
+    if not name or any("\0" in each for each in (name, *table.names)):
+        raise _validate.fail("collection", name, "give a name, and no name with a zero byte")
+
+
+def _unknown(collection: Collection, name: str) -> UnknownOwnerError:
+    return UnknownOwnerError(
+        name, f"owner {name!r} has no account in collection {collection.name!r}; open one with its owners"
+    )

@@ -1,0 +1,121 @@
+"""Charges: mechanisms as rates, noise multipliers and numbers of releases; never epsilons.
+
+A training is a sequence of phases, each a sampled Gaussian mechanism for some releases: a count of classes is a phase
+of one release, then come the phases of steps. A tuning on private data is a selection: of several candidates, each a
+training, the best of a random number of trials is shown. It is one release.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from inosgd._arrays import FloatArray, IntArray
+from inosgd.accounting import Exposures
+from inosgd.accounting.reference import ORDERS
+from inosgd.accounting.renyi import renyi_divergences
+from inosgd.accounting.selection import NegativeBinomialTrials, PoissonTrials, Trials, selection_divergences
+from inosgd.accounts.filter import in_units, prices
+from inosgd.errors import InvalidArgumentError
+from inosgd.plan import Phase, Plan
+
+
+@dataclass(frozen=True, eq=False)
+class Charge:
+    """What is asked of each row: an owner, or a class of owners.
+
+    Attributes:
+        table: One row each; rate and noise multiplier of every phase, candidate by candidate.
+        steps: Of every phase, candidate by candidate.
+        trials: The distribution of the number of trials; None for a training, which is its only candidate.
+    """
+
+    table: FloatArray
+    steps: tuple[tuple[int, ...], ...]
+    trials: Trials | None = None
+
+    @classmethod
+    def of_phases(cls, phases: Sequence[Phase]) -> Charge:
+        """A training, from what it is charged for."""
+        return cls(_table([phases]), (tuple(phase.steps for phase in phases),))
+
+    @classmethod
+    def of_selection(cls, plans: Sequence[Plan], trials: Trials) -> Charge:
+        """A tuning, from the plans of its candidates."""
+        distinct = list({id(plan): plan for plan in plans}.values())
+        steps = tuple(tuple(phase.steps for phase in plan.charges) for plan in distinct)
+        return cls(_table([plan.charges for plan in distinct]), steps, trials)
+
+    @property
+    def releases(self) -> tuple[int, ...]:
+        """How many releases each price is for."""
+        return self.steps[0] if self.trials is None else (1,)
+
+    @property
+    def exposures(self) -> list[list[Exposures]]:
+        """The phases of each candidate."""
+        columns = iter(self.table.T)
+        return [[Exposures(next(columns), next(columns), count) for count in steps] for steps in self.steps]
+
+    def prices(self, orders: IntArray) -> IntArray:
+        """In units, what one release costs each row: a column for each entry of ``releases``."""
+        if self.trials is None:
+            return np.column_stack([prices(rates, zs, orders) for rates, zs, _ in self.exposures[0]])
+        return self._selection(self.trials, orders)[:, None]
+
+    def _selection(self, trials: Trials, orders: IntArray) -> IntArray:
+        """Of showing the best of several trials; rows that no candidate samples are not charged."""
+        base, sampled = np.zeros((len(self.table), len(ORDERS))), np.zeros(len(self.table), dtype=np.bool_)
+        for candidate in self.exposures:
+            total = np.zeros_like(base)
+            for rates, multipliers, count in candidate:
+                total += count * renyi_divergences(rates, np.where(rates > 0, multipliers, np.inf), ORDERS)
+                sampled |= rates > 0
+            base = np.maximum(base, total)
+        own = np.array([ORDERS.index(order) for order in orders.tolist()])
+        best = selection_divergences(base, ORDERS, trials)[np.arange(len(base)), own]
+        return in_units(np.where(sampled, best, 0.0))
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the table."""
+        return {
+            "steps": [list(steps) for steps in self.steps],
+            "trials": None if self.trials is None else self.trials.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any], table: FloatArray) -> Charge:
+        """The inverse of `to_json`, with the table."""
+        return cls(table, tuple(tuple(steps) for steps in fields["steps"]), trials_of(fields["trials"]))
+
+
+def trials_of(fields: Mapping[str, Any] | None) -> Trials | None:
+    """The distribution that its ``to_json`` describes."""
+    if fields is None:
+        return None
+    if fields["family"] == "poisson":
+        return PoissonTrials(float(fields["mean"]))
+    return NegativeBinomialTrials(float(fields["eta"]), float(fields["gamma"]))
+
+
+def _table(candidates: Sequence[Sequence[Phase]]) -> FloatArray:
+    columns = []
+    for phase in (phase for phases in candidates for phase in phases):
+        rates, multipliers = phase.terms.sampling_rates, phase.terms.noise_multipliers()
+        if not (multipliers[rates > 0] > 0).all():
+            raise InvalidArgumentError("noise_scale=0: a release without noise has no price; add noise")
+        columns += [rates, np.where(rates > 0, multipliers, math.inf)]
+    return np.column_stack(columns)
+
+
+def cost(unit_prices: IntArray, releases: Sequence[int], taken: int) -> IntArray:
+    """What the first ``taken`` releases cost each row, of prices that each hold for a number of ``releases``."""
+    total, left = np.zeros(len(unit_prices), dtype=np.int64), taken
+    for column, count in enumerate(releases):
+        total += unit_prices[:, column] * min(max(left, 0), count)
+        left -= count
+    return total

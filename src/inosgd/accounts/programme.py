@@ -1,0 +1,119 @@
+"""Programmes: all trainings of a collection, declared before the first, accounted for by privacy-loss distributions.
+
+Privacy-loss distributions (PLD) compose mechanisms whose parameters are fixed in advance. There is no filter for them:
+no theorem lets trainings be chosen in view of earlier outcomes and still be composed by PLD. If all trainings of a
+collection are declared before the first, nothing is chosen any more, and PLD holds for all of them together, also if
+their steps are interleaved as an adversary likes (Vadhan and Zhang 2023, "Concurrent composition theorems for
+differential privacy", for mechanisms with fixed trade-off functions).
+
+A collection with a programme accepts the declared trainings, each once, and nothing else. Steps that a training does
+not take are forfeited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from inosgd._arrays import IntArray
+from inosgd.accounting import epsilons
+from inosgd.accounts.charge import Charge
+from inosgd.accounts.collection import Collection, split
+from inosgd.errors import AccountError, InvalidArgumentError
+from inosgd.shown import rounded_up
+
+if TYPE_CHECKING:
+    from inosgd.accounts.book import Accounts
+
+
+@dataclass(frozen=True, eq=False)
+class Programme:
+    """The declared trainings of a collection.
+
+    Attributes:
+        entry: The entry that declared them.
+        charges: Their mechanisms, a row for each class of then.
+        used: Those that have been reserved.
+    """
+
+    entry: int
+    charges: tuple[Charge, ...]
+    used: frozenset[int]
+
+    @property
+    def classes(self) -> int:
+        """How many classes there were when it was declared."""
+        return len(self.charges[0].table)
+
+    @classmethod
+    def of(cls, book: Accounts, collection: Collection) -> Programme | None:
+        """The programme of a collection, if it has one."""
+        found = book.entries(collection.number, "declared")
+        if not found:
+            return None
+        declared, charges = found[0], []
+        for part, fields in enumerate(declared.fields["trainings"]):
+            table = book.array(declared.number, f"mechanisms {part}")
+            if table is None:
+                raise AccountError(f"entry {declared.number}: the mechanisms of training {part} are missing")
+            charges.append(Charge.from_json(fields, table))
+        reserved = [entry.fields.get("programme") for entry in book.entries(collection.number, "reserved")]
+        return cls(declared.number, tuple(charges), frozenset(part for _, part in filter(None, reserved)))
+
+    @classmethod
+    def declared(
+        cls, book: Accounts, write: Any, collection: Collection, names: Sequence[str], charges: Sequence[Charge]
+    ) -> Programme:
+        """Write a programme, or raise if it does not fit into the budgets by PLD.
+
+        Raises:
+            AccountError: If anything was charged or reserved before, or a budget is exceeded.
+        """
+        if any(book.entries(collection.number, kind) for kind in ("declared", "reserved")):
+            raise AccountError(f"collection {collection.name!r}: a programme is declared before the first training")
+        if not charges or any(charge.trials is not None for charge in charges):
+            raise InvalidArgumentError("charges: a programme is of one or several trainings")
+        places, tables = book.places(collection, names), []
+        for charge in charges:
+            table = np.zeros((collection.owners, charge.table.shape[1]))
+            table[:, 1::2] = np.inf
+            table[places] = charge.table
+            tables.append(table)
+        parts = split(book.members(collection), len(collection), list(np.column_stack(tables).T))
+        grown = collection.with_parents(parts.parents)
+        by_class = [replace(charge, table=table[parts.first]) for charge, table in zip(charges, tables, strict=True)]
+        exposures = [exposure for charge in by_class for exposure in charge.exposures[0]]
+        spent = epsilons(exposures, grown.deltas, "pld")
+        over = np.flatnonzero(~(spent <= grown.epsilons))
+        if len(over):
+            name = book.name_at(collection, int(parts.first[over[0]]))
+            raise AccountError(
+                f"owner {name!r}: the programme asks for epsilon={rounded_up(spent[over[0]], 6)}, and "
+                f"{grown.epsilons[over[0]]:g} is left; declare fewer steps or more noise"
+            )
+        arrays: dict[str, Any] = {f"mechanisms {part}": charge.table for part, charge in enumerate(by_class)}
+        if len(parts.parents):
+            arrays |= {"members": parts.members, "parents": parts.parents}
+        fields = {"trainings": [charge.to_json() for charge in by_class]}
+        entry = write.entry("declared", collection.number, fields, arrays)
+        book.store(replace(grown, members=entry.number) if len(parts.parents) else grown)
+        return cls(entry.number, tuple(by_class), frozenset())
+
+    def part(self, charge: Charge, ancestors: IntArray) -> int:
+        """Which of the declared trainings ``charge`` is, of those that are left.
+
+        Args:
+            charge: What is to be reserved, a row for each class of now.
+            ancestors: The class of then that each class of now comes from.
+        """
+        for part, declared in enumerate(self.charges):
+            same = declared.steps == charge.steps and charge.trials is None
+            if part not in self.used and same and np.array_equal(declared.table[ancestors], charge.table):
+                return part
+        raise AccountError(
+            "this training is not one that the collection's programme has left; run the declared ones as declared, "
+            "each once, or open another collection"
+        )

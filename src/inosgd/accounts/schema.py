@@ -1,0 +1,36 @@
+"""The schema of a book: one for SQLite and PostgreSQL, as steps that are applied in order.
+
+    book          one row: an identifier and the number of steps of this schema that were applied
+    entries       the chain (`inosgd.accounts.chain`): everything that ever happened; nothing else is needed to verify
+    arrays        large columns of entries, which the entries know by their roots; never changed
+    collections   of units: where each stands now, a number per class of owners in every column
+    owners        the row of each owner in the columns of its collection
+    reservations  where each stands now
+
+``collections`` and ``reservations`` follow from ``entries`` and ``arrays`` (`inosgd.accounts.verification`). Owners
+with the same budget and history are one class. A reservation looks at every class, so classes are columns, not rows.
+"""
+
+from __future__ import annotations
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (
+        "CREATE TABLE book (id TEXT NOT NULL, salt {bytes} NOT NULL, version INTEGER NOT NULL)",
+        "CREATE TABLE entries (number {big} PRIMARY KEY, time TEXT NOT NULL, collection INTEGER, kind TEXT NOT NULL, "
+        "body TEXT NOT NULL, previous TEXT NOT NULL UNIQUE, hash TEXT NOT NULL UNIQUE)",
+        "CREATE INDEX entries_of ON entries (collection, number)",
+        "CREATE TABLE arrays (entry {big} NOT NULL REFERENCES entries (number), name TEXT NOT NULL, "
+        "type TEXT NOT NULL, shape TEXT NOT NULL, content {bytes} NOT NULL, PRIMARY KEY (entry, name))",
+        "CREATE TABLE collections (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, owners INTEGER NOT NULL, "
+        "roster TEXT NOT NULL, members {big} NOT NULL, classes INTEGER NOT NULL, epsilons {bytes} NOT NULL, "
+        "deltas {bytes} NOT NULL, orders {bytes} NOT NULL, parents {bytes} NOT NULL, spent {bytes} NOT NULL, "
+        "held {bytes} NOT NULL)",
+        "CREATE TABLE owners (collection INTEGER NOT NULL REFERENCES collections (id), name TEXT NOT NULL, "
+        "place INTEGER NOT NULL, PRIMARY KEY (collection, name))",
+        "CREATE TABLE reservations (id TEXT PRIMARY KEY, collection INTEGER NOT NULL REFERENCES collections (id), "
+        "entry {big} NOT NULL REFERENCES entries (number), state TEXT NOT NULL, purpose TEXT NOT NULL, "
+        "run TEXT, plan TEXT, begun {big} NOT NULL, releases TEXT NOT NULL, committed {big} NOT NULL)",
+        "CREATE INDEX reservations_of ON reservations (collection, state)",
+    ),
+)
+"""Steps that were published are never changed; the next change of the schema is one more step."""

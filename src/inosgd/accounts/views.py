@@ -1,0 +1,64 @@
+"""Views of a book: where owners stand and what happened, as plain values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from inosgd._arrays import IntArray
+from inosgd.accounts.book import Accounts
+from inosgd.accounts.chain import Entry
+from inosgd.accounts.collection import Collection
+from inosgd.accounts.filter import UNIT, epsilons_of
+
+
+def described_collection(book: Accounts, name: str | None, *, most: int | None = None) -> dict[str, Any]:
+    """A collection with its owners, or with the ``most`` that have the least left, and its open reservations."""
+    collection = book.collection(name)
+    members = book.members(collection)
+    shares = _shares(collection)
+    order = np.argsort(1 - shares[members], kind="stable") if most is not None else np.arange(len(members))
+    names = book.names(collection)
+    return {
+        "collection": collection.name,
+        "owner_count": collection.owners,
+        "classes": len(np.unique(members)),
+        "owners": {names[place]: _class(collection, int(members[place])) for place in order[:most].tolist()},
+        "reserved": [vars(each) for each in book.reservations(only_open=True) if each.collection == collection.number],
+        "looks": book.looks(collection),
+        "programme": bool(book.entries(collection.number, "declared")),
+        "head": "{}:{}".format(*book.head),
+    }
+
+
+def described_owner(book: Accounts, name: str | None, owner: str) -> dict[str, Any]:
+    """Where one owner stands; takes as long for one of a million as for one of ten."""
+    return {"owner": owner} | _class(book.collection_of_one(name, owner), 0)
+
+
+def described_entry(entry: Entry) -> dict[str, Any]:
+    """An entry without its arrays."""
+    fields = {key: value for key, value in entry.fields.items() if key != "arrays"}
+    shown = {"number": entry.number, "time": entry.time, "collection": entry.collection, "kind": entry.kind}
+    return {**shown, **fields, "hash": entry.hash}
+
+
+def _class(collection: Collection, number: int) -> dict[str, Any]:
+    rows: IntArray = np.array([number])
+    spent, deltas, orders = collection.spent[rows], collection.deltas[rows], collection.orders[rows]
+    return {
+        "epsilon": float(collection.epsilons[number]),
+        "delta": float(deltas[0]),
+        "order": int(orders[0]),
+        "room": float(collection.rooms[number]) * UNIT,
+        "spent": float(spent[0]) * UNIT,
+        "spent_epsilon": float(epsilons_of(spent, deltas, orders)[0]),
+        "reserved": float(collection.held[number]) * UNIT,
+        "left": float(collection.left[number]) * UNIT,
+    }
+
+
+def _shares(collection: Collection) -> Any:
+    """Which share of its room each class has used or reserved."""
+    return (collection.spent + collection.held) / np.maximum(collection.rooms, 1)

@@ -1,0 +1,255 @@
+"""``inosgd account``: budgets across trainings, in a book that several trainings share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from inosgd.accounts.book import Accounts
+from inosgd.accounts.chain import Head
+from inosgd.accounts.database import connect
+from inosgd.accounts.draws import settle_from_run
+from inosgd.accounts.fingerprints import fingerprints, key_at
+from inosgd.accounts.receipts import check_script, receipt_of
+from inosgd.accounts.verification import verify_book
+from inosgd.accounts.views import described_collection, described_entry, described_owner
+from inosgd.cli.console import messages, plain_table, results
+from inosgd.cli.folders import run_folder
+from inosgd.cli.options import AsJson
+from inosgd.cli.studies import find_study
+from inosgd.errors import InosgdError, InvalidArgumentError
+from inosgd.files import write_private
+from inosgd.owners import Budget
+from inosgd.shown import rounded_down, rounded_up
+from inosgd.study.account import key_of, rows_of
+
+app = typer.Typer(
+    help="Add up all trainings on the same units in an account book, owner by owner.", no_args_is_help=True
+)
+
+MOST_OWNERS = 40
+
+Url = Annotated[str, typer.Argument(metavar="URL", help="sqlite:///accounts.db or postgresql://host/database.")]
+Name = Annotated[str | None, typer.Option("--collection", help="The collection; needed where there are several.")]
+Owner = Annotated[str | None, typer.Option(help="One owner alone.")]
+
+
+@app.command("create")
+def create_command(
+    url: Url,
+    study: Annotated[str | None, typer.Option(help="Open accounts for the owners of this study.")] = None,
+    collection: Annotated[str | None, typer.Option(help="What the collection is called; by default as STUDY.")] = None,
+    order: Annotated[
+        int | None, typer.Option(help="The Rényi order of all accounts; by default one by budget.")
+    ] = None,
+    key: Annotated[
+        Path | None, typer.Option(help="The file of the key of fingerprints, outside the book; made if it is missing.")
+    ] = None,
+    ids: Annotated[Path | None, typer.Option(help="Fingerprint these ids of units, one a line, not the rows.")] = None,
+    overlaps: Annotated[
+        list[str] | None, typer.Option(help="A collection that is known to have units in common; may be repeated.")
+    ] = None,
+) -> None:
+    """Make a book, or open accounts in one that is there, with the budgets of a study."""
+    with _made(url) as book:
+        if study is None:
+            results().print(f"Book {book.id} is ready. Open accounts with --study STUDY.", soft_wrap=True)
+            return
+        found = find_study(study)
+        with messages().status("reading"):
+            data = found.split(0)
+            place = key or key_of(found)
+            if ids is not None and place is None:
+                raise InvalidArgumentError(f"ids={str(ids)!r}: fingerprints need a key; name its file with --key")
+            units: Iterable[bytes | str] = rows_of(data) if ids is None else ids.read_text("utf-8").split("\n")
+            prints = None if place is None else fingerprints(key_at(place), filter(None, units))
+        opened = book.open_collection(
+            collection or found.name,
+            data.owners.table,
+            orders=order,
+            fingerprints=prints,
+            acknowledged=overlaps or (),
+        )
+        results().print(f"{opened.owners} accounts in {len(opened)} classes: collection {escape(opened.name)}")
+
+
+@app.command("budget")
+def budget_command(
+    url: Url,
+    owner: Annotated[str, typer.Argument(help="Whose budget.")],
+    epsilon: Annotated[float, typer.Argument(help="The budget from now on.")],
+    delta: Annotated[float | None, typer.Option(help="By default as before.")] = None,
+    collection: Name = None,
+) -> None:
+    """Raise or lower the budget of an owner. What was spent stays; nothing more is charged than it allows now."""
+    with Accounts.open(url) as book:
+        before = described_owner(book, collection, owner)
+        budget = Budget(epsilon=epsilon, delta=before["delta"] if delta is None else delta)
+        book.set_budgets(collection, {owner: budget})
+        results().print(f"{escape(owner)}: ε {before['epsilon']:g} -> {epsilon:g}")
+
+
+@app.command("show")
+def show_command(url: Url, collection: Name = None, owner: Owner = None, as_json: AsJson = False) -> None:
+    """Show what every owner has spent, has reserved and has left."""
+    with Accounts.open(url) as book:
+        if owner is not None:
+            described = {"owners": {owner: described_owner(book, collection, owner)}}
+        else:
+            described = described_collection(book, collection, most=None if as_json else MOST_OWNERS)
+    if as_json:
+        typer.echo(json.dumps(described))
+        return
+    _print_collection(described)
+
+
+@app.command("history")
+def history_command(url: Url, collection: Name = None, as_json: AsJson = False) -> None:
+    """Show everything that ever happened, in its order, and the head of the chain."""
+    with Accounts.open(url) as book:
+        number = None if collection is None else book.collection(collection).number
+        entries, head = [described_entry(entry) for entry in book.entries(number)], book.head
+    if as_json:
+        typer.echo(json.dumps({"entries": entries, "head": "{}:{}".format(*head)}))
+        return
+    table = plain_table("entry", "when", "what", "of", right=())
+    for entry in entries:
+        about = entry.get("reservation", "")[:8] or entry.get("name") or entry.get("purpose") or ""
+        taken = f", {entry['releases']} releases" if isinstance(entry.get("releases"), int) else ""
+        what = f"{entry['kind']}: {entry['state']}" if "state" in entry else entry["kind"]
+        cells = (str(entry["number"]), entry["time"][:19].replace("T", " "), what, f"{about}{taken}")
+        table.add_row(*map(escape, cells))
+    results().print(table)
+    results().print("\nHead, to be published: {}:{}".format(*head), soft_wrap=True)
+
+
+@app.command("settle")
+def settle_command(
+    url: Url,
+    reservation: Annotated[str | None, typer.Option(help="One alone; by default all whose process has ended.")] = None,
+    forfeit: Annotated[
+        bool, typer.Option("--forfeit", help="Count all that is committed: for runs whose ledger is lost.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Settle reservations whose process is gone by the ledgers of their runs.
+
+    Exit code 1 if one could not be settled.
+    """
+    if forfeit and reservation is None:
+        raise InvalidArgumentError("forfeit: name the reservation with --reservation")
+    settled: list[dict[str, Any]] = []
+    with Accounts.open(url) as book:
+        chosen = book.reservations(only_open=True) if reservation is None else [book.reservation(reservation)]
+        for state in chosen:
+            try:
+                end = settle_from_run(book, state, forfeit=forfeit)
+                settled.append({"reservation": end.id, "state": end.state, "releases": end.committed})
+            except InosgdError as error:
+                settled.append({"reservation": state.id, "state": state.state, "error": str(error)})
+    if as_json:
+        typer.echo(json.dumps(settled))
+    for each in [] if as_json else settled:
+        said = each.get("error") or f"{each['state']}, {each['releases']} releases"
+        results().print(f"{each['reservation']}: {escape(said)}", soft_wrap=True)
+    if any("error" in each for each in settled):
+        raise typer.Exit(1)
+
+
+@app.command("export")
+def export_command(
+    url: Url,
+    out: Annotated[Path, typer.Option(help="A new folder.")],
+    owner: Owner = None,
+    collection: Name = None,
+) -> None:
+    """Write the chain and its head; with --owner, the owner's receipt and the script that checks it instead."""
+    with Accounts.open(url) as book, run_folder(out, "") as (working, final):
+        head = "{}:{}".format(*book.head)
+        write_private(working / "head.txt", f"{head}\n".encode())
+        if owner is None:
+            lines = [json.dumps({**entry.header, "text": entry.body, "hash": entry.hash}) for entry in book.entries()]
+            write_private(working / "chain.jsonl", "".join(f"{line}\n" for line in lines).encode())
+        else:
+            receipt = json.dumps(receipt_of(book, collection, owner))
+            write_private(working / "receipt.json", receipt.encode())
+            write_private(working / "check_receipt.py", check_script().encode())
+    shown = results()
+    shown.print(f"Head, to be published: {head}", soft_wrap=True)
+    if owner is not None:
+        shown.print(f"Check it with: python {final}/check_receipt.py {final}/receipt.json {head}", soft_wrap=True)
+
+
+@app.command("verify")
+def verify_command(
+    url: Url,
+    head: Annotated[str | None, typer.Option(help="A published head, NUMBER:HASH, that the book must have.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compute every price again with dp-accounting, and every sum and hash; exit code 1 if anything is wrong."""
+    with Accounts.open(url) as book, messages().status("verifying with dp-accounting"):
+        report = verify_book(book, None if head is None else _head(head))
+    if as_json:
+        typer.echo(json.dumps({"verified": report.good, "entries": report.entries, "findings": report.findings}))
+    else:
+        shown = results()
+        for finding in report.findings:
+            shown.print(f"[bold red]wrong:[/] {escape(finding)}", soft_wrap=True)
+        if report.good:
+            known = "it has the published head" if head else "without a published head, an old copy is not noticed"
+            shown.print(
+                f"[bold green]verified[/]: {report.entries} entries, {report.prices} prices by dp-accounting; {known}.",
+                soft_wrap=True,
+            )
+    if not report.good:
+        raise typer.Exit(1)
+
+
+def _made(url: str) -> Accounts:
+    """The book at ``url``, a new one if there is none."""
+    try:
+        database = connect(url, create=True)
+    except InvalidArgumentError:
+        return Accounts.open(url)
+    return Accounts(database)
+
+
+def _head(text: str) -> Head:
+    number, _, digest = text.strip().partition(":")
+    if not (number.isdecimal() and len(digest) == 64):
+        raise InvalidArgumentError(f"head={text!r}: give NUMBER:HASH, as `inosgd account history` shows it")
+    return Head(int(number), digest)
+
+
+def _print_collection(described: dict[str, Any]) -> None:
+    shown = results()
+    table = plain_table("owner", right=("ε", "δ", "order", "room", "spent", "as ε", "reserved", "left"))
+    for name, owner in described["owners"].items():
+        table.add_row(
+            escape(name),
+            f"{owner['epsilon']:g}",
+            f"{owner['delta']:g}",
+            str(owner["order"]),
+            rounded_down(owner["room"], 6),
+            rounded_up(owner["spent"], within=owner["room"]),
+            rounded_up(owner["spent_epsilon"], within=owner["epsilon"]),
+            rounded_up(owner["reserved"]),
+            rounded_down(owner["left"]),
+        )
+    shown.print(table)
+    more = described.get("owner_count", 0) - len(described["owners"])
+    if more > 0:
+        shown.print(f"and {more} more owners, who have more left")
+    for state in described.get("reserved", []):
+        run = f" by {state['run']}" if state["run"] else ""
+        shown.print(f"reserved: {state['id']}{escape(run)}, {state['committed']} of {sum(state['releases'])} releases")
+    for purpose, count in described.get("looks", {}).items():
+        shown.print(f"looked at without a charge: {escape(purpose)}, {count} times")
+    shown.print(
+        "\nroom: the Rényi divergence that the budget allows at the owner's order; spent, reserved and left are of it."
+    )

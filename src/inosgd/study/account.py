@@ -1,0 +1,167 @@
+"""The account of a study: where its trainings are added up with all others on the same units (`inosgd.accounts`).
+
+account = "sqlite:///accounts.db"
+
+[account]                           # the same, with more to say
+url = "postgresql://host/database"
+collection = "patients"             # needed where the book has several
+share = 0.5                         # of what is left to each owner
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from inosgd.accounts.book import Accounts
+from inosgd.accounts.draws import Draw, releases_in, remaining, taken_by
+from inosgd.errors import AccountError, InvalidArgumentError
+from inosgd.files import sha256
+from inosgd.ledger.ledger import Ledger
+from inosgd.ledger.records import read_chain
+from inosgd.owners import OwnerTable
+from inosgd.plan import Plan
+from inosgd.planning import Rooms
+from inosgd.runs.folder import RunFolder
+from inosgd.study.schema import AccountSection
+from inosgd.study.study import Study, StudyData
+
+ROWS_AT_ONCE = 4096
+
+
+def account_of(study: Study) -> AccountSection | None:
+    """What the study file says about its account."""
+    return None if study.file is None else study.file.schema.account
+
+
+def open_book(study: Study) -> Accounts:
+    """The book that the study draws on, which it must have."""
+    account = account_of(study)
+    if account is None or study.file is None:
+        raise InvalidArgumentError(f"{study.name}: it names no account; add account = 'sqlite:///accounts.db'")
+    return Accounts.open(account.url, folder=study.file.folder)
+
+
+def collection_of(study: Study) -> str | None:
+    """The name of the study's collection, if it gives one."""
+    account = account_of(study)
+    return None if account is None else account.collection
+
+
+def rooms_of(study: Study, table: OwnerTable) -> Rooms | None:
+    """What the study's account leaves to the owners of ``table``; None without an account."""
+    account = account_of(study)
+    if account is None:
+        return None
+    with open_book(study) as book:
+        return book.left(account.collection, table, share=account.share)
+
+
+def note_look(study: Study, purpose: str) -> None:
+    """Book that private data are looked at without a charge, if the study has an account."""
+    if account_of(study) is not None:
+        with open_book(study) as book:
+            book.look(collection_of(study), purpose)
+
+
+def noted_in_run(study: Study) -> dict[str, Any]:
+    """What a run remembers of its account."""
+    if account_of(study) is None:
+        return {}
+    with open_book(study) as book:
+        return {"account": {"book": book.id, "collection": book.collection(collection_of(study)).name}}
+
+
+def noted_in_card(study: Study) -> dict[str, Any] | None:
+    """What the card of a model says of its account: where it was charged, and what was looked at without a charge."""
+    if account_of(study) is None:
+        return None
+    with open_book(study) as book:
+        collection = book.collection(collection_of(study))
+        head = book.head
+        return {
+            "book": book.id,
+            "collection": collection.name,
+            "looks": book.looks(collection),
+            "head": f"{head.number}:{head.hash}",
+        }
+
+
+def new_draw(run: RunFolder, study: Study, plan: Plan) -> Draw | None:
+    """Reserve what a new run will spend; None without an account."""
+    if account_of(study) is None:
+        return None
+    with _closed_on_error(open_book(study)) as book:
+        return Draw.reserve(book, collection_of(study), plan, run=run.path)
+
+
+def draw_again(run: RunFolder, study: Study, plan: Plan) -> Draw | None:
+    """The draw of a run that goes on; None without an account, or where nothing is left to release.
+
+    An open reservation for the same plan goes on. One for an earlier plan, or from before a rollback, is settled by the
+    ledger, and what the plan still has to release is reserved anew.
+    """
+    if account_of(study) is None:
+        _refuse_forgotten(run)
+        return None
+    history, chain = run.read_ledger().history, read_chain(run.ledger_path)
+    standing = history.steps + (history.count is not None)
+    total, digest = sum(phase.steps for phase in plan.charges), sha256(plan.to_json().encode())
+    with _closed_on_error(open_book(study)) as book:
+        for state in book.reservations(only_open=True):
+            if state.run != str(run.path):
+                continue
+            taken, stand = taken_by(book, state, run), total - state.total
+            if state.plan == digest and stand + taken == standing:
+                return Draw(book, state, remaining(plan.charges, stand), taken=taken)
+            book.settle(state.id, taken)
+        if standing == total:
+            book.close()
+            return None
+        begun = releases_in(chain.bodies)
+        return Draw.reserve(book, collection_of(study), plan, run=run.path, begun=begun, stand=standing)
+
+
+def end_draw(ledger: Ledger, *, failed: bool = False) -> None:
+    """Give back what a training did not take; of one that failed, only if it took nothing and so cannot be resumed."""
+    draw = ledger.permission
+    if isinstance(draw, Draw) and (not failed or draw.taken == 0):
+        draw.finish()
+        draw.book.close()
+
+
+def rows_of(data: StudyData) -> Iterator[bytes]:
+    """The training examples as they are encoded, one after the other, for fingerprints."""
+    for start in range(0, len(data.examples), ROWS_AT_ONCE):
+        batch = data.examples.take(np.arange(start, min(start + ROWS_AT_ONCE, len(data.examples))))
+        leaves = [leaf.contiguous().numpy() for leaf in pytree.tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
+        for row in range(len(leaves[-1])):
+            yield b"".join(leaf[row].tobytes() for leaf in leaves)
+
+
+def key_of(study: Study) -> Path | None:
+    """Where the key of fingerprints is, as the study file says."""
+    account = account_of(study)
+    return None if account is None or account.key is None or study.file is None else study.file.locate(account.key)
+
+
+def _refuse_forgotten(run: RunFolder) -> None:
+    if run.description().get("account"):
+        raise AccountError(
+            f"run {str(run.path)!r} draws on an account, and its study names none any more; put the account back"
+        )
+
+
+@contextmanager
+def _closed_on_error(book: Accounts) -> Iterator[Accounts]:
+    try:
+        yield book
+    except BaseException:
+        book.close()
+        raise

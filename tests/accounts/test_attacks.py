@@ -1,0 +1,203 @@
+"""Attacks on a book: forged and replayed receipts, edits, old copies."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inosgd.accounting.selection import NegativeBinomialTrials, PoissonTrials
+from inosgd.accounts.book import Accounts
+from inosgd.accounts.chain import Head, header_hash
+from inosgd.accounts.charge import Charge
+from inosgd.accounts.receipts import check_script, receipt_of
+from inosgd.accounts.verification import verify_book
+from inosgd.errors import AccountError
+from inosgd.owners import Budget, OwnerTable
+from tests.accounts.books import NAMES, TABLE, new_book, plan_within, same_for_all
+
+SCRIPT = Path(__file__).parents[2] / "src" / "inosgd" / "accounts" / "check_receipt.py"
+
+
+def busy_book(url: str, tunings: int = 0) -> Accounts:
+    """Trainings, perhaps tunings, a change of budgets that splits classes, another collection."""
+    book = new_book(url)
+    state = book.reserve("patients", NAMES, same_for_all(0.01, 4.0, 20))
+    book.commit(state.id, 15)
+    book.settle(state.id, 12)
+    book.open_collection("others", TABLE)
+    book.reserve("others", NAMES, same_for_all(0.02, 4.0, 10))
+    book.set_budgets("patients", {"hospital": Budget(epsilon=2.0, delta=1e-5)})
+    for trials in (PoissonTrials(3.0), NegativeBinomialTrials.geometric(3.0))[:tunings]:
+        plan = plan_within(book, share=0.1, steps=5)
+        tuning = book.reserve("patients", NAMES, Charge.of_selection([plan], trials), purpose="tuning")
+        book.commit(tuning.id, 1)
+    book.look("patients", "compare")
+    return book
+
+
+def checked(receipt: dict, head: Head, folder: Path) -> subprocess.CompletedProcess:
+    """What the script says, in a process that cannot import inosgd."""
+    (folder / "receipt.json").write_text(json.dumps(receipt))
+    shutil.copy(SCRIPT, folder / "check_receipt.py")
+    command = [sys.executable, "-I", "check_receipt.py", "receipt.json", f"{head.number}:{head.hash}"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+
+
+def test_the_script_is_short_and_needs_nothing():
+    assert len(SCRIPT.read_text().splitlines()) <= 100
+    assert "inosgd." not in SCRIPT.read_text()
+    assert check_script() == SCRIPT.read_text()
+
+
+def test_a_receipt_is_valid_for_every_owner(url, tmp_path):
+    with busy_book(url, tunings=2) as book:
+        for owner in NAMES:
+            done = checked(receipt_of(book, "patients", owner), book.head, tmp_path)
+            assert done.returncode == 0, done.stderr
+            collection = book.collection("patients")
+            spent = collection.spent[book.class_of(collection, book.place(collection, owner))] * 1e-12
+            assert f"{owner} was charged {spent:.6g} of" in done.stdout
+
+
+def test_a_receipt_among_many_owners_proves_its_own_row(tmp_path):
+    owners = 5000
+    table = OwnerTable(
+        tuple(f"owner {k}" for k in range(owners)),
+        np.linspace(0.5, 4, owners),
+        np.full(owners, 1e-5),
+        np.ones(owners),
+    )
+    with new_book(f"sqlite:///{tmp_path}/a.db", table) as book:
+        book.reserve("patients", table.names, same_for_all(0.001, 4.0, 20, owners))
+        receipt = receipt_of(book, "patients", "owner 3333")
+        assert checked(receipt, book.head, tmp_path).returncode == 0
+        assert len(json.dumps(receipt)) < 60_000
+        receipt["place"] = 3332  # the row of a neighbour, in the same piece
+        assert "another one" in checked(receipt, book.head, tmp_path).stderr
+
+
+def edited_price(receipt: dict) -> None:
+    """A cheaper price in the piece of an array."""
+    proof = next(each for each in receipt["proofs"].values() if "prices" in each)["prices"]
+    content = np.frombuffer(base64.b64decode(proof["content"]), dtype="<i8") // 2
+    proof["content"] = base64.b64encode(content.tobytes()).decode()
+
+
+def dropped_entry(receipt: dict) -> None:
+    del receipt["entries"][1]
+
+
+def hidden_charge(receipt: dict) -> None:
+    """A charge that is said to be of another collection."""
+    receipt["entries"][1]["collection"] = 9
+
+
+def withheld_body(receipt: dict) -> None:
+    receipt["entries"][1]["text"] = None
+
+
+def edited_body(receipt: dict) -> None:
+    receipt["entries"][2]["text"] = receipt["entries"][2]["text"].replace('"releases":15', '"releases":1')
+
+
+def other_owner(receipt: dict) -> None:
+    receipt["owner"] = "registry"
+
+
+def chained_anew(receipt: dict) -> None:
+    """An edited body with all hashes computed again: the chain holds, and ends elsewhere."""
+    edited_body(receipt)
+    import hashlib
+
+    previous = "0" * 64
+    for entry in receipt["entries"]:
+        if entry["text"] is not None:
+            entry["body"] = hashlib.sha256(entry["text"].encode()).hexdigest()
+        entry["previous"] = previous
+        previous = header_hash({key: value for key, value in entry.items() if key != "text"})
+
+
+@pytest.mark.parametrize(
+    "forge", [edited_price, dropped_entry, hidden_charge, withheld_body, edited_body, other_owner, chained_anew]
+)
+def test_a_forged_receipt_is_not_valid(forge, tmp_path):
+    with busy_book(f"sqlite:///{tmp_path}/a.db") as book:
+        receipt = receipt_of(book, "patients", "clinic")
+        forge(receipt)
+        done = checked(receipt, book.head, tmp_path)
+        assert done.returncode != 0
+        assert "NOT VALID" in done.stderr
+
+
+def test_a_replayed_receipt_is_not_valid_against_the_newest_head(tmp_path):
+    with busy_book(f"sqlite:///{tmp_path}/a.db") as book:
+        old, old_head = receipt_of(book, "patients", "clinic"), book.head
+        book.reserve("patients", NAMES, same_for_all(0.001, 4.0, 1))
+        assert checked(dict(old), old_head, tmp_path).returncode == 0
+        old = json.loads(json.dumps(receipt_of(book, "patients", "clinic")))
+        old["entries"] = old["entries"][: old_head.number]
+        assert "published head" in checked(old, book.head, tmp_path).stderr
+
+
+EDITS = {
+    "body": ("UPDATE entries SET body = replace(body, '\"releases\":15', '\"releases\":1') WHERE number = 3", "edited"),
+    "kind": ("UPDATE entries SET kind = 'looked' WHERE number = 3", "edited"),
+    "time": ("UPDATE entries SET time = '2001-01-01T00:00:00.000000+00:00' WHERE number = 3", "edited"),
+    "removed": ("DELETE FROM entries WHERE number = 4", "missing"),
+    "spent": ("UPDATE collections SET spent = zeroblob(length(spent)) WHERE id = 1", "spent is not what"),
+    "budget": ("UPDATE collections SET epsilons = deltas WHERE id = 1", "epsilons is not what"),
+    "array": ("UPDATE arrays SET content = zeroblob(length(content)) WHERE entry = 2 AND name = 'prices'", "array"),
+    "array gone": ("DELETE FROM arrays WHERE entry = 2 AND name = 'mechanisms'", "array"),
+    "state": ("UPDATE reservations SET state = 'void'", "reservations"),
+    "owner": ("UPDATE owners SET name = 'other' WHERE name = 'clinic' AND collection = 1", "owners"),
+    "collection": ("UPDATE collections SET name = 'other' WHERE id = 2", "collections"),
+}
+
+
+@pytest.mark.parametrize("edit", EDITS)
+def test_an_edited_book_is_noticed(edit, tmp_path):
+    statement, expected = EDITS[edit]
+    busy_book(f"sqlite:///{tmp_path}/a.db").close()
+    connection = sqlite3.connect(tmp_path / "a.db", isolation_level=None)
+    connection.execute(statement)
+    connection.close()
+    with Accounts.open(f"sqlite:///{tmp_path}/a.db") as book:
+        findings = verify_book(book).findings
+    assert any(expected in finding for finding in findings), findings
+
+
+def test_cheap_prices_are_noticed_even_if_the_chain_was_made_with_them(tmp_path, monkeypatch):
+    honest = Charge.prices
+    monkeypatch.setattr(Charge, "prices", lambda self, orders: honest(self, orders) // 2)
+    with new_book(f"sqlite:///{tmp_path}/a.db") as book:
+        book.reserve("patients", NAMES, same_for_all(0.01, 4.0, 20))
+        assert any("by dp-accounting" in finding for finding in verify_book(book).findings)
+        receipt = receipt_of(book, "patients", "clinic")
+        assert "a price is too low" in checked(receipt, book.head, tmp_path).stderr
+
+
+def test_an_old_copy_of_the_book_is_noticed_through_a_published_head(tmp_path):
+    url, path = f"sqlite:///{tmp_path}/a.db", tmp_path / "a.db"
+    with busy_book(url) as book:
+        book._database.rows("PRAGMA wal_checkpoint(TRUNCATE)")
+    shutil.copy(path, tmp_path / "old.db")
+    with Accounts.open(url) as book:
+        running = book.reserve("patients", NAMES, same_for_all(0.001, 4.0, 5))
+        published = book.head
+        book._database.rows("PRAGMA wal_checkpoint(TRUNCATE)")
+    shutil.copy(tmp_path / "old.db", path)
+    with Accounts.open(url) as book:
+        assert verify_book(book).good  # by itself it is whole
+        assert any("old copy" in finding for finding in verify_book(book, published).findings)
+        with pytest.raises(AccountError, match="old copy"):
+            book.commit(running.id, 5)  # a training that goes on notices by itself
+        book.reserve("patients", NAMES, same_for_all(0.001, 4.0, 3))
+        assert any("not the one that was published" in finding for finding in verify_book(book, published).findings)
