@@ -106,7 +106,7 @@ def _number(error: float) -> str:
 
 
 def _cell(text: str) -> str:
-    return text.replace("|", "\\|")[:400]
+    return text.replace("|", "\\|")[:600]
 
 
 REMARK = """\

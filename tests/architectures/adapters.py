@@ -66,7 +66,7 @@ _ADAPTERS: list[_Adapter] = [
     ("LoRA on embeddings", "Llama", {"r": 2, "target_modules": ["embed_tokens", "q_proj"]}),
     ("LoRA on a convolution", "ViT", {"r": 2, "target_modules": ["projection"]}),
     ("LoRA, embeddings saved", "GPT-2", {"r": 2, "fan_in_fan_out": True, "modules_to_save": ["wpe"]}),
-    ("LoRA on a bfloat16 base", "BERT", {"r": 2}),
+    ("LoRA on a bfloat16 base", "GPT-2", {"r": 2, "fan_in_fan_out": True}),
     ("LoRA on a bfloat16 base", "Llama", {"r": 2}),
     ("DoRA", "BERT", {"r": 2, "use_dora": True}),
     ("DoRA", "Llama", {"r": 2, "use_dora": True}),

@@ -7,6 +7,9 @@ types if that is more. There the engine's norms are bounds: they are above by wh
 that draw random numbers first pass as they are, which must not fail, and are compared with draws held fixed
 (`inosgd.gradients.draws`).
 
+Many models compute parts in float32 whatever their own type. In the comparison in float64 they are asked not to
+(`InDouble`); where they have no kernels for it, the comparison is in their own types alone.
+
 What is refused is tried again by the remedy that the refusal names.
 """
 
@@ -21,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from inosgd.errors import InosgdError
@@ -38,7 +42,7 @@ class Outcome:
     Attributes:
         kind: ``exact``, ``refused``, ``crash`` or ``wrong``.
         remedies: What was done to get there; each was named by the refusal before it.
-        reason: Of the first refusal, crash or error; empty if there was none.
+        reason: Of the refusals, one after the other, or of a crash or error; empty if there was none.
         norms: The largest relative error of a norm in float64.
         sums: The error of the sum in float64, relative to the sum of weighted norms.
         below: How far a norm in the model's own types is below the loop's, at most, relative to it.
@@ -77,7 +81,7 @@ def outcome(configuration: Configuration) -> Outcome:
         try:
             errors = _errors(engine, model, batch, configuration.losses)
         except InosgdError as error:
-            reason = reason or _one_line(error)
+            reason = f"{reason}; then {_one_line(error)}" if reason else _one_line(error)
             remedy = next((name for said, name in _REMEDIES.items() if said in str(error)), None)
             if remedy is None or remedy in remedies:
                 return Outcome("refused", tuple(remedies), reason)
@@ -116,11 +120,10 @@ def _errors(engine: GradientEngine, model: nn.Module, batch: Any, losses: Losses
     with HeldDraws() if draws else nullcontext():
         own = _by_engine(engine, model, batch, losses)
         plain = _by_loop(model, batch, losses)
-        expected = _by_loop_if_possible(exact_model, exact_batch, losses)
-        if expected is None:  # the model's own code is for one type alone
-            found, expected = own, plain
-        else:
-            found = _by_engine(engine, exact_model, exact_batch, losses)
+        with InDouble():
+            expected = _by_loop_if_possible(exact_model, exact_batch, losses)
+            found = own if expected is None else _by_engine(engine, exact_model, exact_batch, losses)
+        expected = expected or plain
     off, plain_off = (each.norms / expected.norms.clip(1e-30) - 1 for each in (own, plain))
     norms = np.abs(found.norms / expected.norms.clip(1e-30) - 1).max()
     return (
@@ -130,6 +133,23 @@ def _errors(engine: GradientEngine, model: nn.Module, batch: Any, losses: Losses
         float(off.max()),
         float(np.abs(plain_off).max()),
     )
+
+
+_SHORT = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class InDouble(TorchFunctionMode):
+    """Whatever asks for a shorter type inside gets float64."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        asked = torch.Tensor.double if func is torch.Tensor.float else func
+        return asked(*map(_long, args), **{name: _long(value) for name, value in (kwargs or {}).items()})
+
+
+def _long(argument: Any) -> Any:
+    return torch.float64 if isinstance(argument, torch.dtype) and argument in _SHORT else argument
 
 
 def _draws(model: nn.Module, batch: Any, losses: Losses) -> bool:
@@ -179,11 +199,10 @@ def _row(index: int) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def _by_loop_if_possible(model: nn.Module, batch: Any, losses: Losses) -> _Found | None:
+    """The loop in float64; None for a model whose own code has no kernels for it."""
     try:
         return _by_loop(model, batch, losses)
-    except RuntimeError as error:
-        if "dtype" not in str(error) and "type" not in str(error):
-            raise
+    except RuntimeError:
         return None
 
 

@@ -99,9 +99,6 @@ _CUSTOM: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Any]]] = {
         images(32),
     ),
     "MViT": (lambda: _mvit(), normal(3, 4, 16, 16)),
-    "video r3d_18": (partial(_torchvision, "r3d_18"), normal(3, 4, 16, 16)),
-    "video mc3_18": (partial(_torchvision, "mc3_18"), normal(3, 4, 16, 16)),
-    "video r2plus1d_18": (partial(_torchvision, "r2plus1d_18"), normal(3, 4, 16, 16)),
     "segmentation fcn_resnet50": (partial(_torchvision, "fcn_resnet50", weights_backbone=None), images(32)),
     "segmentation lraspp_mobilenet_v3_large": (
         partial(_torchvision, "lraspp_mobilenet_v3_large", weights_backbone=None),
