@@ -4,20 +4,26 @@
 random weights: torch.nn, torchvision, timm, segmentation_models_pytorch, transformers and peft, which the extra
 `models` installs. Nothing is downloaded. `tests/architectures/compared.py` says what *exact* means. Each configuration
 has a process of its own and a time limit; `--only TEXT` takes those whose name has the text in it. In which sizes
-batches pass is not probed unless `--probe` asks for it: that is about bits, and takes most of the time here.
+batches pass is not probed unless `--probe` asks for it: that is about bits, and takes most of the time here. Outcomes
+are kept in the file `--results`, and a second run takes only what is missing there.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import json
 import multiprocessing
+import os
 import sys
 import time
 import warnings
 from collections import Counter
+from dataclasses import asdict
 from multiprocessing.connection import Connection
 from pathlib import Path
+
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")  # some virtual machines announce AMX and lack it
 
 import pytest
 import torch
@@ -120,12 +126,21 @@ mostly float32, are below the loop's and above them. There norms are bounds, and
 taken away."""
 
 
+def known(results: Path | None) -> dict[str, Outcome]:
+    """What earlier runs found."""
+    if results is None or not results.exists():
+        return {}
+    lines = [json.loads(line) for line in results.read_text(encoding="utf-8").splitlines()]
+    return {line.pop("name"): Outcome(**{**line, "remedies": tuple(line["remedies"])}) for line in lines}
+
+
 def main() -> None:
     """Run what was asked for, show how far it has come, and write the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="configurations whose name has this text in it")
     parser.add_argument("--seconds", type=float, default=120.0, help="time limit of each configuration")
     parser.add_argument("--out", type=Path, help="write the table to this file")
+    parser.add_argument("--results", type=Path, help="keep outcomes in this file, as lines of JSON")
     parser.add_argument("--probe", action="store_true", help="probe sizes of batches, as a training does")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -137,10 +152,13 @@ def main() -> None:
     results = {}
     for number, (name, configuration) in enumerate(chosen.items(), 1):
         started = time.monotonic()
-        found = compare_in_process(configuration, arguments.seconds)
+        found = known(arguments.results).get(name) or compare_in_process(configuration, arguments.seconds)
         results[name] = (configuration.package, found)
         took = time.monotonic() - started
-        print(f"{number}/{len(chosen)} {name}: {column_of(found)} ({took:.1f} s) {found.reason[:200]}", flush=True)
+        print(f"{number}/{len(chosen)} {name}: {column_of(found)} ({took:.1f} s) {found.reason[:300]}", flush=True)
+        if arguments.results is not None and name not in known(arguments.results):
+            with arguments.results.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"name": name, **asdict(found)}) + "\n")
     if arguments.out is not None:
         arguments.out.write_text(markdown(results, REMARK), encoding="utf-8")
     print(dict(Counter(column_of(found) for _, found in results.values())))

@@ -90,7 +90,7 @@ _ADAPTERS: list[_Adapter] = [
     ("PrefixTuning", "GPT-2", {"num_virtual_tokens": 3}),
     ("PrefixTuning", "Llama", {"num_virtual_tokens": 3}),
     ("AdaptionPrompt", "Llama", {"adapter_len": 3, "adapter_layers": 1}),
-    ("Trainable tokens", "Llama", {"token_indices": [3, 4, 5], "target_modules": ["embed_tokens"]}),
+    ("Trainable tokens", "Llama", {"token_indices": list(range(3, 40)), "target_modules": ["embed_tokens"]}),
     ("Biases alone", "BERT", {}),
 ]
 

@@ -78,11 +78,12 @@ def next_words(model: nn.Module, batch: Any) -> torch.Tensor:
     """The mean cross entropy of each next word, per document."""
     (logits,) = tensors_in(called(model, batch))
     words = batch["input_ids"]
+    logits = logits[:, -words.shape[1] :]  # without places of a prompt that is tuned
     return F.cross_entropy(logits[:, :-1].movedim(-1, 1), words[:, 1:], reduction="none").mean(1)
 
 
 def classes(model: nn.Module, batch: Any) -> torch.Tensor:
-    """Cross entropy with labels that depend on the place in the batch of nothing: always the second class."""
+    """Cross entropy; all examples are of the second class."""
     logits = tensors_in(called(model, batch))[0].flatten(1)
     return F.cross_entropy(logits, torch.ones(len(logits), dtype=torch.long), reduction="none")
 

@@ -34,6 +34,8 @@ class FixedNorm(nn.Module):
 
     running_mean: torch.Tensor
     running_var: torch.Tensor
+    weight: nn.Parameter | None
+    bias: nn.Parameter | None
 
     def __init__(self, norm: _BatchNorm) -> None:
         super().__init__()

@@ -5,11 +5,10 @@
     state = fine_tune(model, examples, owners, plan, optimizer=torch.optim.AdamW(trained_parameters(model), lr=1e-3))
     save(state, "adapters")
 
-It imports neither of the two packages, and works with any model that is called as theirs are. It
-is `inosgd.fit` with losses that suit these models, and nothing is subclassed: transformers' own ``Trainer`` draws
+This is `inosgd.fit` with losses that suit these models, and nothing is subclassed: transformers' own ``Trainer`` draws
 its batches by a ``DataLoader``, pads them to their longest example and takes gradients of a mean over the batch, each
 of which voids the guarantee. What it does besides is a line here: ``callbacks=[log_public(...)]`` logs epsilons,
-`mean_loss` evaluates, `save` writes adapters.
+`mean_loss` evaluates, `save` writes adapters. Neither package is imported: any model will do that is called as theirs.
 
 Guarantee:
     That of `inosgd.train_step` for the documents of ``examples``: what `save` writes is (epsilon_n, delta_n)-private
@@ -74,23 +73,34 @@ def next_token_losses(model: nn.Module, examples: Examples) -> torch.Tensor:
     lengths of the others.
     """
     inputs, labels = inputs_and_targets(examples, "labels")
+    if len(labels) == 0:
+        return _no_losses(model)
     logits = logits_of(model, inputs)[:, -labels.shape[1] :]  # without places that a prompt was tuned in
-    targets = labels[:, 1:]
-    losses = functional.cross_entropy(
-        logits[:, :-1].movedim(-1, 1).float(), targets, ignore_index=IGNORED, reduction="none"
-    )
-    return losses.sum(1) / (targets != IGNORED).sum(1).clamp_min(1)
+    return _means(logits[:, :-1], labels[:, 1:])
 
 
 def class_losses(model: nn.Module, examples: Examples) -> torch.Tensor:
     """For classifiers of documents or tokens: cross entropy, as a mean over an example's own labelled places."""
     inputs, labels = inputs_and_targets(examples, "labels")
-    logits = logits_of(model, inputs)
-    losses = functional.cross_entropy(
-        logits.movedim(-1, 1).float(), labels, ignore_index=IGNORED, reduction="none"
-    ).reshape(len(labels), -1)
-    counted = (labels != IGNORED).reshape(len(labels), -1)
-    return losses.sum(1) / counted.sum(1).clamp_min(1)
+    if len(labels) == 0:
+        return _no_losses(model)
+    return _means(logits_of(model, inputs), labels)
+
+
+def _no_losses(model: nn.Module) -> torch.Tensor:
+    """Of an empty batch, which many of these models cannot pass."""
+    return trained_parameters(model)[0].new_zeros(0)
+
+
+def _means(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Cross entropy, at least in float32, as a mean over an example's own places that count."""
+    precise = logits.movedim(-1, 1).to(torch.promote_types(logits.dtype, torch.float32))
+    each = functional.cross_entropy(precise, labels, ignore_index=IGNORED, reduction="none")
+    return _summed(each) / _summed((labels != IGNORED).long()).clamp_min(1)
+
+
+def _summed(values: torch.Tensor) -> torch.Tensor:
+    return values.flatten(1).sum(1) if values.dim() > 1 else values
 
 
 def trained_parameters(model: nn.Module) -> list[nn.Parameter]:
@@ -169,11 +179,12 @@ def save(state: TrainingState, folder: str | Path) -> Path:
     """
     folder = Path(folder)
     with state.result() as model:
-        if not hasattr(model, "save_pretrained"):
+        write: Any = getattr(model, "save_pretrained", None)
+        if write is None:
             raise InvalidArgumentError(
                 f"state: its model, {type(model).__name__}, has no save_pretrained; save its state_dict by safetensors"
             )
-        model.save_pretrained(folder, safe_serialization=True)
+        write(folder)
     numbers = public_numbers(state)
     deltas = dict(zip(state.ledger.table.names, map(float, state.ledger.table.deltas), strict=True))
     text = json.dumps({**numbers, "delta": deltas}, indent=1, default=str)
