@@ -40,6 +40,11 @@ template <typename T> static void pass(std::mt19937 &source, long vectors_of_roo
     forward<T>(chain, inputs.data(), values.data(), output.data());
     backward<T>(chain, output.data(), output.data(), values.data(), squares.data());
     weighted_sum<T>(chain, coefficients.data(), values.data(), total.data());
+    for (long places = 1; places <= examples; places++) {
+        if (examples % places) continue;
+        std::vector<double> norms(examples / places), magnitudes(examples / places);
+        folded_bounds<T>(chain, values.data(), places, norms.data(), magnitudes.data());
+    }
 }
 
 int main(int arguments, char **) {

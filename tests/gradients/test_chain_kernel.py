@@ -20,6 +20,7 @@ from inosgd.gradients import BookkeepingEngine, ReferenceEngine, calls, compilin
 from inosgd.gradients.rules import chain_kernel
 from inosgd.gradients.rules.chain import ACTIVATIONS, ChainRun, Layer
 from inosgd.gradients.rules.chain_kernel import WIDEST, KernelRun, agrees, kernel, kernel_run, suited_shape
+from inosgd.gradients.rules.forms import OuterProducts
 from tests.properties import tries
 
 RELU = ACTIVATIONS[nn.ReLU]
@@ -80,6 +81,35 @@ class TestSameAsTorch:
             for one, other in zip(get(actual), get(wanted), strict=True):
                 close(one, other)
         close(actual.select(rows).bounds().norms, wanted.bounds().norms[rows])
+
+    @tries(15)
+    @given(
+        shape=shapes(),
+        count=st.integers(1, 40),
+        places=st.integers(2, 7),
+        dtype=st.sampled_from([torch.float32, torch.float64]),
+    )
+    def test_several_rows_per_example(self, shape, count, places, dtype):
+        """Bounds are those of forms, above the norms of gradients in float64, and know what is no number."""
+        layers = layers_of(*shape, dtype=dtype)
+        inputs = normal(count * places, shape[0][0], seed=1, dtype=dtype)
+        gradient = normal(count * places, shape[0][-1], seed=2, dtype=dtype)
+        gradient[-1] = np.nan
+        found = kernel_run(layers, inputs)
+        found.forward(inputs)
+        (form,) = found.gradients(gradient).values()
+        actual, layers = form.folded(places), form.folded(places).apart()
+        wanted = [sum(parts) for parts in zip(*[layer.bounds() for layer in layers], strict=True)]
+        for one, other in zip(actual.bounds(), wanted, strict=True):
+            torch.testing.assert_close(
+                one, other, rtol=1e-4 if dtype == torch.float32 else 1e-10, atol=1e-9, equal_nan=True
+            )
+        exact = [
+            OuterProducts(each.outputs.double(), tuple(a.double() for a in each.inputs), each.biases) for each in layers
+        ]
+        norms = sum(part.flatten(1).square().sum(1) for each in exact for part in each.materialise())
+        assert not torch.isfinite(actual.bounds().norms[-1])
+        assert (actual.bounds().norms >= norms)[:-1].all()
 
     def test_what_is_no_number_goes_where_torch_sends_it(self):
         layers, inputs = layers_of([3, 4, 4, 2], [True] * 3, [True] * 3), normal(40, 3)

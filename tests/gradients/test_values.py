@@ -273,7 +273,7 @@ class TestWhen:
     def checked(self, monkeypatch):
         found: list[tuple[int, bool]] = []
 
-        def note(task, batch, *, recorded, perturbed, seed, spread):
+        def note(task, batch, *, recorded, perturbed, seed, folds):
             found.append((len(batch[0]), perturbed))
             return True
 

@@ -25,7 +25,7 @@ from inosgd.gradients.engine import BatchGradients, ExampleLosses, Examples, Mea
 from inosgd.gradients.invariance import passing
 from inosgd.gradients.memory import examples_that_fit
 from inosgd.gradients.precision import full_precision
-from inosgd.gradients.recording import Task, flatten, record_pass, take
+from inosgd.gradients.recording import Task, UncheckedFoldsError, flatten, record_pass, take
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,15 @@ class BookkeepingEngine:
         checks = check_structure(task)
         size = self._size_of_pieces(task, examples)
         checks.values(task, examples, size)
-        task, rows = passing(replace(task, spread=checks.spread), examples, _measured, size)
+        task = replace(task, folds=checks.folds)
+        try:
+            return self._recorded(task, examples, size)
+        except UncheckedFoldsError:
+            checks.values(task, examples, size, anew=True)
+            return self._recorded(task, examples, size)
+
+    def _recorded(self, task: Task, examples: Examples, size: int | None) -> BatchGradients:
+        task, rows = passing(task, examples, _measured, size)
         if count_examples(examples) <= rows:
             return record_pass(task, examples, rows)
         return SplitBatch.measured(task, examples, rows)

@@ -22,7 +22,7 @@ from inosgd.gradients.rules.chain import Chain, ChainRun
 from inosgd.gradients.rules.chain_kernel import kernel_run
 from inosgd.gradients.rules.recorder import Recorder
 from inosgd.gradients.rules.recurrent import packed_call
-from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, keeps_output, noted
+from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, gradients_of, keeps_output, noted
 
 Forward = Callable[..., Any]
 StandIn = Callable[[Recorder, Forward], Forward]
@@ -59,15 +59,18 @@ def _recorded_layer(path: str, module: nn.Module, rule: Rule, recorder: Recorder
                 f"{type(output).__name__}; return one tensor, or use ReferenceEngine"
             )
         kept = [leaf for leaf in (*arguments, *keywords.values()) if isinstance(leaf, torch.Tensor)]
-        if output.requires_grad and recorder.is_shared(output):
-            recorder.spread.append(path)
+        if not output.requires_grad:
+            return output
+        if recorder.is_shared(output):
+            recorder.folds.append((path, 0))
             output, arguments, keywords = recorder.per_example((output, arguments, keywords))
+        places = recorder.places(output, path)
         shown, note = output.detach() if keeps_output(rule) else None, noted(rule, output)
 
         def parts(gradient: torch.Tensor) -> Gradients:
-            return rule(LayerCall(module, arguments, keywords, shown, gradient, note))
+            return gradients_of(rule, LayerCall(module, arguments, keywords, shown, gradient, note, places))
 
-        recorder.add([output], parts, kept, path)
+        recorder.add([output], parts, kept, path, by_example=True)
         return output
 
     return call
@@ -102,7 +105,7 @@ def _chained(chain: Chain, recorder: Recorder, forward: Forward) -> Forward:
     def call(inputs: Any) -> Any:
         if chain.suits(inputs):
             if recorder.is_shared(inputs):
-                recorder.spread.append(chain.where)
+                recorder.folds.append((chain.where, 0))
                 inputs = recorder.per_example(inputs)
             return chain.recorded(recorder, inputs, kernel_run(chain.layers, inputs) or ChainRun(chain.layers, inputs))
         return forward(inputs)

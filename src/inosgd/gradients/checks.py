@@ -17,7 +17,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.engine import ExampleLosses, Examples, count_examples
 from inosgd.gradients.inplace import can_run_out_of_place, overwrites
-from inosgd.gradients.recording import Task, take
+from inosgd.gradients.recording import Folds, Task, take
 from inosgd.gradients.values import check_values
 
 State = tuple[object, ...]
@@ -45,35 +45,36 @@ class Checks:
         batches: How many batches there were, checked or not.
         largest: How many examples the largest batch had whose values were checked.
         waiting: Whether values are to be checked as soon as a batch allows it.
-        spread: See `inosgd.gradients.recording.Task`.
+        folds: See `inosgd.gradients.recording.Task`.
     """
 
     recorded: bool
     batches: int = 0
     largest: int = 0
     waiting: bool = True
-    spread: set[tuple[str, ...]] = field(default_factory=set)
+    folds: set[Folds] = field(default_factory=set)
 
-    def values(self, task: Task, examples: Examples, size: int | None = None) -> None:
+    def values(self, task: Task, examples: Examples, size: int | None = None, *, anew: bool = False) -> None:
         """Check the values of a batch, of which ``size`` examples pass at once, if it is its turn.
 
-        That is at batches 1, 2, 4, 8, ..., counted in this process, and if a batch is larger by a quarter than all that
-        were checked. A batch without enough finite losses to tell leaves it to the next one. An example that is alone
-        is checked beside itself, as it passes in training: one row has no shape that tells examples from anything else.
+        That is at batches 1, 2, 4, 8, ..., counted in this process, if a batch is larger by a quarter than all that
+        were checked, and if it is to be checked ``anew``. A batch without enough finite losses to tell leaves it to the
+        next one. An example that is alone is checked beside itself, as it passes in training: one row has no shape that
+        tells examples from anything else.
 
         Raises:
             InvalidArgumentError: It says what is wrong and what to do about it.
         """
         count = count_examples(examples) if size is None else min(size, count_examples(examples))
-        self.batches += 1
-        self.waiting |= self.batches & (self.batches - 1) == 0
+        self.batches += not anew
+        self.waiting |= anew or self.batches & (self.batches - 1) == 0
         larger = count > _LARGER * self.largest
         if count == 0 or not (self.waiting or larger):
             return
         rows = torch.arange(max(count, _FEWEST), device="cpu") % count_examples(examples)
         piece = take(examples, rows)
         self.waiting = True  # also if the next line raises
-        if check_values(task, piece, recorded=self.recorded, perturbed=larger, seed=self.batches, spread=self.spread):
+        if check_values(task, piece, recorded=self.recorded, perturbed=larger, seed=self.batches, folds=self.folds):
             self.largest, self.waiting = max(self.largest, count), False
 
 

@@ -34,7 +34,7 @@ from torch.utils import _pytree as pytree
 from inosgd._arrays import FloatArray, IntArray
 from inosgd.gradients.draws import HeldDraws
 from inosgd.gradients.engine import ExampleLosses, Examples, Measured, count_examples, tensors_of
-from inosgd.gradients.recording import Task, take
+from inosgd.gradients.recording import Task, UncheckedFoldsError, take
 
 UNITS = (8, 16, 32, 64)
 """Blocks that are tried, in rows."""
@@ -200,6 +200,8 @@ def _probed(task: Task, examples: Examples, measured: Measure, find: Callable[[P
                 probe(examples)
             with draws if draws.asked else nullcontext():
                 return find(probe)
+        except UncheckedFoldsError:  # of the examples themselves: the batch is checked first
+            raise
         except Exception:
             return otherwise
 

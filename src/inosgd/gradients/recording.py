@@ -29,7 +29,7 @@ from inosgd.gradients.engine import (
 )
 from inosgd.gradients.inplace import can_run_out_of_place, out_of_place, overwrites
 from inosgd.gradients.rules.attention import ATTENTION, recorded_attention
-from inosgd.gradients.rules.chain import ChainGradients
+from inosgd.gradients.rules.chain import ChainGradients, FoldedChain
 from inosgd.gradients.rules.chain_kernel import KernelGradients
 from inosgd.gradients.rules.fallback import fallback_rule
 from inosgd.gradients.rules.forms import Bounds, Form, Summed, added
@@ -39,6 +39,9 @@ from inosgd.gradients.rules.recurrent import CELLS, recorded_recurrence
 from inosgd.gradients.rules.rule import Gradients, rule_for
 from inosgd.gradients.written import Table, tables_of, unwritten
 from inosgd.rounding import CANCELLATION, ROUNDOFFS
+
+Folds = tuple[tuple[str, int], ...]
+"""See `Recorder.folds`."""
 
 _UNDERFLOW = 1e-150
 """What may be left of a norm whose square is below the smallest float64."""
@@ -58,8 +61,8 @@ class Task:
         modules: All modules of the model, each once.
         tables: Where the modules hold their parameters and buffers, which no pass may write to.
         inplace: The modules that would work in place and run out of place; see `inosgd.gradients.inplace`.
-        spread: Which modules may have an output that is one row for all examples, in the order of their calls: what
-            checked batches had; None where anything may, because it is being checked.
+        folds: Which outputs may have another number of rows than one per example, as `Recorder` has them: what checked
+            batches had; None where any may, because it is being checked.
         by_columns: Whether linear maps have the places of a batch in their columns; see `inosgd.gradients.invariance`.
     """
 
@@ -71,7 +74,7 @@ class Task:
     modules: tuple[nn.Module, ...]
     tables: tuple[Table, ...]
     inplace: tuple[nn.Module, ...] = ()
-    spread: Set[tuple[str, ...]] | None = None
+    folds: Set[Folds] | None = None
     by_columns: bool = False
 
     @classmethod
@@ -144,7 +147,7 @@ class Page:
         count: How many examples there are; what is behind them repeats the last, so that batches have few sizes.
         norms: At least every example's gradient norm, and at least a `CANCELLATION`-th of its magnitude.
         magnitudes: At least the sum of the norms of all that an example adds to a sum; see `Bounds`.
-        spread: See `Recorder`.
+        folds: See `Recorder`.
     """
 
     parameters: tuple[nn.Parameter, ...]
@@ -153,7 +156,7 @@ class Page:
     norms: FloatArray
     magnitudes: FloatArray
     count: int
-    spread: tuple[str, ...] = ()
+    folds: Folds = ()
 
     def measure(self) -> Measured:
         """See `BatchGradients.measure`."""
@@ -172,9 +175,9 @@ class Page:
         single = self._single_will_do(coefficients, error)
         unit = 2.0 ** np.frexp(error)[1] if single and error else 1.0
         scales = torch.from_numpy(coefficients / unit).to(self.losses.device)
-        by_kernel = self._all_by_kernel() if single else None
+        by_kernel, places = self._all_by_kernel() if single else (None, 1)
         if by_kernel is not None:
-            return by_kernel.flat_sum(scales) * unit
+            return by_kernel.flat_sum(scales if places == 1 else scales.repeat_interleave(places)) * unit
         forms = list(self.forms.values())
         if not np.isfinite(self.norms).all():
             rows = torch.from_numpy(np.flatnonzero(coefficients)).to(scales.device)
@@ -196,12 +199,13 @@ class Page:
             sums.update({id(parameter): part for parameter, part in zip(parameters, parts, strict=True)})
         return flatten([sums.get(id(parameter)) for parameter in self.parameters], self.parameters)
 
-    def _all_by_kernel(self) -> KernelGradients | None:
-        """The gradients of all the parameters, in their order, if the kernel has them."""
+    def _all_by_kernel(self) -> tuple[KernelGradients | None, int]:
+        """The gradients of all the parameters, in their order, if the kernel has them; and the rows of an example."""
         for parameters, form in self.forms.items():
-            if isinstance(form, KernelGradients) and [*map(id, parameters)] == [*map(id, self.parameters)]:
-                return form
-        return None
+            rows, places = (form.rows, form.places) if isinstance(form, FoldedChain) else (form, 1)
+            if isinstance(rows, KernelGradients) and [*map(id, parameters)] == [*map(id, self.parameters)]:
+                return rows, places
+        return None, 1
 
 
 def record_pass(task: Task, examples: Examples, rows: int = 0) -> Page:
@@ -214,7 +218,7 @@ def record_pass(task: Task, examples: Examples, rows: int = 0) -> Page:
         examples = take(examples, torch.arange(rows, device="cpu").clamp_max(count - 1))
     recorder = Recorder(max(rows, count), task.functions)
     losses = forward(task, examples, recorder)
-    _check_spread(task, recorder)
+    _check_folds(task, recorder)
     return read_page(task, losses, recorder, count)
 
 
@@ -241,15 +245,21 @@ def forward(task: Task, examples: Examples, recorder: Recorder) -> torch.Tensor:
     return losses
 
 
-def _check_spread(task: Task, recorder: Recorder) -> None:
-    """Refuse rows that all examples would share, and did not share in any batch that was checked.
+class UncheckedFoldsError(InvalidArgumentError):
+    """Outputs have numbers of rows that they had in no batch that was checked."""
 
-    A row that was picked from the examples has the same shape, and no gradient that could be told apart by example.
+
+def _check_folds(task: Task, recorder: Recorder) -> None:
+    """Refuse numbers of rows that no batch had that was checked.
+
+    Rows that were picked from the examples have the same shapes, and nothing that tells whose they are.
     """
-    if recorder.spread and task.spread is not None and tuple(recorder.spread) not in task.spread:
-        raise InvalidArgumentError(
-            f"modules {sorted(set(recorder.spread))}: outputs of shape (1, ...) for {recorder.count} examples, unlike "
-            "in batches that were checked; let dimension 0 count the examples in every batch, or use ReferenceEngine"
+    if recorder.folds and task.folds is not None and tuple(recorder.folds) not in task.folds:
+        known = {fold for folds in task.folds for fold in folds}
+        new = sorted({path for path, _ in set(recorder.folds) - known or recorder.folds})
+        raise UncheckedFoldsError(
+            f"modules {new}: not one row per example for {recorder.count} examples, unlike in batches that were "
+            "checked; let dimension 0 count the examples in every batch, or use ReferenceEngine"
         )
 
 
@@ -257,9 +267,10 @@ def _losses_of(task: Task, examples: Examples, recorder: Recorder) -> torch.Tens
     try:
         return check_losses(task.losses(task.model, examples), recorder.count)
     except Exception as error:
-        if recorder.spread:
+        shared = sorted({path for path, places in recorder.folds if places == 0})
+        if shared:
             error.add_note(
-                f"Inside inosgd: outputs of shape (1, ...) of modules {sorted(set(recorder.spread))} were taken for "
+                f"Inside inosgd: outputs of shape (1, ...) of modules {shared} were taken for "
                 f"one row that all {recorder.count} examples share. If dimension 0 counts something else, let it count "
                 "the examples, or use ReferenceEngine."
             )
@@ -278,8 +289,8 @@ def read_page(task: Task, losses: torch.Tensor, recorder: Recorder, count: int) 
             magnitudes = np.sqrt(found.magnitudes.cpu().numpy())
             norms = np.maximum(norms, magnitudes / CANCELLATION)
         norms = norms + _UNDERFLOW
-        parameters, spread = tuple(task.parameters.values()), tuple(recorder.spread)
-        return Page(parameters, losses.detach(), forms, norms, magnitudes, count, spread)
+        parameters, folds = tuple(task.parameters.values()), tuple(recorder.folds)
+        return Page(parameters, losses.detach(), forms, norms, magnitudes, count, folds)
 
 
 def _no_bounds(losses: torch.Tensor) -> Bounds:
@@ -377,7 +388,7 @@ def _each_map_alone(
 ) -> Iterator[tuple[tuple[nn.Parameter, ...], Form]]:
     """The same with chains taken apart, because some of their layers were also called by themselves."""
     for parameters, form in found:
-        if not isinstance(form, ChainGradients | KernelGradients):
+        if not isinstance(form, ChainGradients | KernelGradients | FoldedChain):
             yield parameters, form
             continue
         rest = iter(parameters)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.gradients.draws import HeldDraws
 from inosgd.gradients.engine import Examples, check_losses, count_examples
 from inosgd.gradients.inplace import out_of_place
-from inosgd.gradients.recording import Task, flatten, forward, record_pass
+from inosgd.gradients.recording import Folds, Task, flatten, forward, record_pass
 from inosgd.gradients.rules.recorder import Recorder
 from inosgd.gradients.written import same_contents
 
@@ -40,7 +40,7 @@ _GOLDEN = 0.6180339887498949
 
 
 def check_values(
-    task: Task, examples: Examples, *, recorded: bool, perturbed: bool, seed: int, spread: set[tuple[str, ...]]
+    task: Task, examples: Examples, *, recorded: bool, perturbed: bool, seed: int, folds: set[Folds]
 ) -> bool:
     """Compare a batch with its parts; False if too few of its losses and gradients are finite to tell.
 
@@ -69,7 +69,7 @@ def check_values(
         perturbed: Whether to compare at moved parameters as well, where branches that start at zero are open, and to
             see there that no loss has a derivative with respect to the input of another example.
         seed: Says which halves.
-        spread: If the batch could be compared, which modules had one row for all examples is added to it; see `Task`.
+        folds: If the batch could be compared, what it had is added to it; see `Task`.
 
     Raises:
         InvalidArgumentError: It says what differs and what to do about it.
@@ -89,7 +89,7 @@ def check_values(
                 raise
             comparison.check_repeated(first)
     if told:
-        spread.add(first.spread)
+        folds.add(first.folds)
     return told
 
 
@@ -128,7 +128,7 @@ class _Whole:
     norms: FloatArray
     coefficients: FloatArray
     total: torch.Tensor | None
-    spread: tuple[str, ...] = ()
+    folds: Folds = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,12 +211,12 @@ class _Comparison:
         if not self.recorded:
             losses = self._losses()
             return _Whole(losses, np.zeros(len(losses)), np.isfinite(losses).astype(np.float64), None)
-        page = record_pass(self.task, self.examples)
+        page = record_pass(replace(self.task, folds=None), self.examples)
         measured = page.measure()
         if coefficients is None:
             usable = np.isfinite(measured.losses) & np.isfinite(measured.grad_norms)
             coefficients = _different(measured.grad_norms, usable, float(np.finfo(np.float32).tiny) ** 0.5)
-        return _Whole(measured.losses, measured.grad_norms, coefficients, page.weighted_sum(coefficients), page.spread)
+        return _Whole(measured.losses, measured.grad_norms, coefficients, page.weighted_sum(coefficients), page.folds)
 
     def _losses(self) -> FloatArray:
         """The losses of a pass as training does it."""

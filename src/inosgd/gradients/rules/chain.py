@@ -212,8 +212,61 @@ class ChainGradients:
         """The columns of some examples."""
         return ChainGradients(self.values[:, rows], self.widths, self.biased)
 
+    def folded_bounds(self, places: int) -> Bounds:
+        """The bounds of examples that are so many rows each."""
+        return added(layer.with_rows_together(places).bounds() for layer in self.apart())
+
+    def folded(self, places: int) -> FoldedChain:
+        """See `inosgd.gradients.rules.forms.folded`."""
+        return FoldedChain(self, places)
+
     def _parts(self) -> Sequence[torch.Tensor]:
         return self.values.split_with_sizes(self.widths)
+
+
+class GradientsOfRows(Protocol):
+    """What a run leaves: the gradients of a chain with respect to every row that passed."""
+
+    def weighted_sum(self, coefficients: torch.Tensor, *, single: bool) -> Sequence[torch.Tensor]:
+        """See `inosgd.gradients.rules.forms.Form`, like the others."""
+
+    def folded_bounds(self, places: int) -> Bounds:
+        """The bounds of examples that are so many rows each."""
+
+    def select(self, rows: Rows) -> ChainGradients:
+        """The columns of some rows."""
+
+    def apart(self) -> list[OuterProducts]:
+        """The layers as forms of their own."""
+
+
+@dataclass(frozen=True, eq=False)
+class FoldedChain:
+    """Gradients of a chain for examples that are ``places`` consecutive rows each."""
+
+    rows: GradientsOfRows
+    places: int
+
+    def bounds(self) -> Bounds:
+        """By the Gram matrices of every example's rows."""
+        return self.rows.folded_bounds(self.places)
+
+    def weighted_sum(self, coefficients: torch.Tensor, *, single: bool) -> Sequence[torch.Tensor]:
+        """All rows of an example have its coefficient."""
+        return self.rows.weighted_sum(coefficients.repeat_interleave(self.places), single=single)
+
+    def materialise(self) -> Sequence[torch.Tensor]:
+        """Layer by layer."""
+        return [part for layer in self.apart() for part in layer.materialise()]
+
+    def apart(self) -> list[OuterProducts]:
+        """The layers as forms of their own."""
+        return [layer.with_rows_together(self.places) for layer in self.rows.apart()]
+
+    def select(self, rows: Rows) -> FoldedChain:
+        """The rows of some examples."""
+        places = torch.arange(len(self.rows.apart()[0].outputs)).view(-1, self.places)
+        return FoldedChain(self.rows.select(places[rows].flatten()), self.places)
 
 
 class _Passed(torch.autograd.Function):

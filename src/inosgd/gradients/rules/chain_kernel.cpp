@@ -8,6 +8,7 @@
 // weights, on one thread. What is computed for an example is the same in any column, batch and tile: every product is added
 // up by `multiply_add`, in the order of the features. Sums over examples go on in double after every BLOCK.
 
+#include <cmath>
 #include <limits>
 #include <type_traits>
 #include <vector>
@@ -194,6 +195,73 @@ static bool backward(const Chain<T> &chain, const T *output, const T *gradient, 
     return nothing == 0;
 }
 
+// products[r * stride + k] = sum_i rows[i, k] rows[i, k + r] for shifts r below `places`: where k and k + r are columns of
+// one example, entries of the Gram matrix of its columns.
+template <typename T> static void shifted_products(const T *rows, long count, long places, long stride, T *products) {
+    for (long at = 0; at < stride; at += LANES<T>)
+        for (long shift = 0; shift < places; shift++) {
+            V<T> sum = {};
+            const long left = stride - at - shift;
+            if (left >= LANES<T>) {
+                for (long i = 0; i < count; i++)
+                    sum = multiply_add(load<T>(rows + i * stride + at), load<T>(rows + i * stride + at + shift), sum);
+            } else if (left > 0) {
+                for (long i = 0; i < count; i++) {
+                    const T *row = rows + i * stride + at;
+                    sum = multiply_add(load_part<T>(row, left), load_part<T>(row + shift, left), sum);
+                }
+            }
+            store<T>(products + shift * stride + at, sum, stride - at);
+        }
+}
+
+// Adds bounds on |sum_s d_s (a_s, 1)^T|^2 and (sum_s |d_s| |(a_s, 1)|)^2 over the `places` columns s of each example, from
+// the entries of their Gram matrices, as `pair_bounds` of forms.py has them; sums over pairs are in double.
+template <typename T>
+static void add_bounds(const T *of_outputs, const T *of_inputs, long outputs, long inputs, bool biased, long places,
+                       long stride, double *norms, double *magnitudes) {
+    typedef std::numeric_limits<T> Limits;
+    const double eps = Limits::epsilon(), tiny = Limits::min(), one = biased ? 1 : 0;
+    const long terms = outputs, other = inputs + (biased ? 1 : 0);
+    for (long example = 0; example < stride / places; example++) {
+        double total = 0, m = 0, x = 0, y = 0;
+        for (long s = 0; s < places; s++) {
+            const long at = example * places + s;
+            for (long shift = 0; s + shift < places; shift++) {
+                const double product = double(of_outputs[shift * stride + at]) * (of_inputs[shift * stride + at] + one);
+                total += shift ? 2 * product : product;
+            }
+            const double d = std::sqrt((1 + (terms + 2) * eps) * double(of_outputs[at]) + 2 * terms * tiny);
+            const double a = std::sqrt((1 + (other + 2) * eps) * (of_inputs[at] + one) + 2 * other * tiny);
+            m += d * a;
+            x += a;
+            y += d;
+        }
+        const double lost = (terms + other + 2 * places + 8) * eps / 2 * (1 + 1.0 / 16) * m * m +
+                            4 * tiny * ((terms + 2) * x * x + (other + 2) * y * y);
+        const double bound = total + lost;
+        norms[example] += (bound < 0 ? 0 : bound) + 8 * (terms + other + 1) * double(places * places) * tiny;
+        magnitudes[example] += m * m;
+    }
+}
+
+// The same for all layers, of examples that are `places` consecutive columns each.
+template <typename T>
+static void folded_bounds(const Chain<T> &chain, const T *values, long places, double *norms, double *magnitudes) {
+    const long examples = chain.examples, *widths = chain.widths;
+    const T *d = values, *a = values + chain.outputs() * examples;
+    std::vector<T> of_outputs(places * examples), of_inputs(places * examples);
+    for (long example = 0; example < examples / places; example++) norms[example] = magnitudes[example] = 0;
+    for (long layer = 0; layer < chain.layers; layer++) {
+        shifted_products<T>(d, widths[layer + 1], places, examples, of_outputs.data());
+        shifted_products<T>(a, widths[layer], places, examples, of_inputs.data());
+        add_bounds<T>(of_outputs.data(), of_inputs.data(), widths[layer + 1], widths[layer],
+                      chain.biases[layer] != nullptr, places, examples, norms, magnitudes);
+        d += widths[layer + 1] * examples;
+        a += widths[layer] * examples;
+    }
+}
+
 // found[i][j] += coefficients d[i] a[j], vector by vector, for R rows of d and K of a; `loaded` reads a vector.
 template <typename T, int R, int K, typename Load>
 INLINE void add_products(const T *coefficients, const T *d, const T *a, long stride, Load loaded, V<T> (&found)[R][K]) {
@@ -306,6 +374,9 @@ static void weighted_sum(const Chain<T> &chain, const T *coefficients, const T *
     }                                                                                                                \
     void weighted_sum_##T(const Chain<T> *chain, const T *coefficients, const T *values, double *sums) {             \
         weighted_sum<T>(*chain, coefficients, values, sums);                                                         \
+    }                                                                                                                \
+    void folded_bounds_##T(const Chain<T> *chain, const T *values, long places, double *norms, double *magnitudes) { \
+        folded_bounds<T>(*chain, values, places, norms, magnitudes);                                                 \
     }                                                                                                                \
     long lanes_##T() { return LANES<T>; }
 

@@ -21,8 +21,8 @@ import torch
 from torch import nn
 
 from inosgd.gradients.compiling import compiled
-from inosgd.gradients.rules.chain import ACTIVATIONS, ChainGradients, ChainRun, Layer, Run, parameters_of
-from inosgd.gradients.rules.forms import Bounds, OuterProducts, Rows
+from inosgd.gradients.rules.chain import ACTIVATIONS, ChainGradients, ChainRun, FoldedChain, Layer, Run, parameters_of
+from inosgd.gradients.rules.forms import Bounds, OuterProducts, Rows, folded
 from inosgd.gradients.rules.rule import Gradients
 
 SOURCE = Path(__file__).with_suffix(".cpp")
@@ -40,6 +40,7 @@ class Kernel(NamedTuple):
     forward: Callable[..., None]
     backward: Callable[..., bool]
     weighted_sum: Callable[..., None]
+    folded_bounds: Callable[..., None]
     lanes: int
 
 
@@ -152,6 +153,13 @@ class KernelRun:
         self._call(self._functions.weighted_sum, coefficients.to(self.block).contiguous(), block, total)
         return total
 
+    def folded_bounds(self, places: int) -> Bounds:
+        """Bounds for examples that are so many rows each."""
+        norms, magnitudes = self.squares.new_empty(2, len(self.squares) // places)
+        chain, block = ctypes.addressof(self._chain), self.block.data_ptr()
+        self._functions.folded_bounds(chain, block, places, norms.data_ptr(), magnitudes.data_ptr())
+        return Bounds(norms, magnitudes)
+
     def _without(self, examples: torch.Tensor) -> torch.Tensor:
         block = self.block.clone()
         self.values(block)[:, examples] = 0
@@ -200,6 +208,14 @@ class KernelGradients:
         """The columns of some examples."""
         return self._plain().select(rows)
 
+    def folded_bounds(self, places: int) -> Bounds:
+        """By the kernel."""
+        return self.run.folded_bounds(places)
+
+    def folded(self, places: int) -> FoldedChain:
+        """See `inosgd.gradients.rules.forms.folded`."""
+        return FoldedChain(self, places)
+
     def _plain(self) -> ChainGradients:
         return ChainGradients(self.run.values(), layout(self.run.shape).rows, self.run.shape.biased)
 
@@ -245,10 +261,13 @@ def kernel(dtype: torch.dtype) -> Kernel | None:
     library = compiled(SOURCE) if dtype in _TYPES else None
     if library is None:
         return None
-    forward, backward, weighted_sum, lanes = [getattr(library, f"{name}_{_TYPES[dtype]}") for name in Kernel._fields]
-    for function, count, result in ((forward, 4, None), (backward, 5, ctypes.c_bool), (weighted_sum, 4, None)):
-        function.argtypes, function.restype = [ctypes.c_void_p] * count, result
-    built = Kernel(forward, backward, weighted_sum, int(lanes()))
+    found = [getattr(library, f"{name}_{_TYPES[dtype]}") for name in Kernel._fields]
+    pointer = ctypes.c_void_p
+    given = [[pointer] * 4, [pointer] * 5, [pointer] * 4, [pointer] * 2 + [ctypes.c_long] + [pointer] * 2, []]
+    results = [None, ctypes.c_bool, None, None, ctypes.c_long]
+    for function, arguments, result in zip(found, given, results, strict=True):
+        function.argtypes, function.restype = arguments, result
+    built = Kernel(found[0], found[1], found[2], found[3], found[4]())
     return built if agrees(built, dtype) else None
 
 
@@ -265,7 +284,7 @@ def agrees(functions: Kernel, dtype: torch.dtype) -> bool:
         Layer(nn.Parameter(normal(9, 7)), None, None),
         Layer(nn.Parameter(normal(2, 9)), nn.Parameter(normal(2)), ACTIVATIONS[nn.ReLU]),
     ]
-    count = 37 * functions.lanes + 3
+    count = 39 * functions.lanes + 3
     inputs, gradient, coefficients = normal(count, 6), normal(count, 2), normal(count).double()
     shape = suited_shape(layers, inputs)
     if shape is None:
@@ -275,7 +294,8 @@ def agrees(functions: Kernel, dtype: torch.dtype) -> bool:
         output = run.forward(inputs)
         (form,) = run.gradients(gradient).values()
         sums = [part.flatten() for part in form.weighted_sum(coefficients, single=True)]
-        values = [output.flatten(), run.pull(gradient).flatten(), form.bounds().norms.to(dtype)]
+        bounds = [form.bounds().norms, *folded(form, 3, count // 3).bounds()]
+        values = [output.flatten(), run.pull(gradient).flatten(), *[each.to(dtype) for each in bounds]]
         return torch.cat([*values, *[each.to(dtype) for each in sums]])
 
     by_torch = results(ChainRun(layers, inputs))

@@ -25,13 +25,14 @@ from inosgd.gradients.rules.forms import (
     Dense,
     Form,
     Rows,
+    apart,
     held_bounds,
     pair_bounds,
     pixel_squares,
     raised,
     sum_rows,
 )
-from inosgd.gradients.rules.rule import Gradients, LayerCall, register_rule
+from inosgd.gradients.rules.rule import Gradients, LayerCall, reads_places, register_rule
 from inosgd.gradients.rules.sums import Operand, outer_sums, places_of
 
 CHUNK_ELEMENTS = 1 << 19
@@ -55,16 +56,19 @@ class Geometry:
     groups: int
 
 
+@reads_places
 def convolution_rule(call: LayerCall) -> Gradients:
     """By Gram matrices, by gradients of a few examples at a time, or by gradients that are held.
 
     The choice depends on shapes alone, so that runs reproduce; see `_prefers_gram` and `HELD_PIXELS`.
     """
     inputs, outputs, geometry = _planar(call)
+    if geometry.kernel == (1, 1):
+        inputs, geometry = _seen_by_one_pixel(inputs, geometry)
+    if call.places > 1:
+        inputs, outputs, geometry = _stacked(inputs, outputs, geometry, call.places)
     gradients: dict[tuple[nn.Parameter, ...], Form] = {}
     if call.trains("weight"):
-        if geometry.kernel == (1, 1):
-            inputs, geometry = _seen_by_one_pixel(inputs, geometry)
         form = Convolved(inputs, outputs, geometry, _prefers_gram(inputs, outputs, geometry))
         held = geometry.groups > 1 or (not form.gram and outputs.shape[2] * outputs.shape[3] >= HELD_PIXELS)
         gradients[(call.module.weight,)] = form.by_kernel_row() if held else form
@@ -328,6 +332,30 @@ def _seen_by_one_pixel(inputs: torch.Tensor, shape: Geometry) -> tuple[torch.Ten
     padded = functional.pad(inputs, (side, side, top, top)) if top or side else inputs
     seen = padded[:, :, :: shape.stride[0], :: shape.stride[1]]
     return seen, replace(shape, stride=(1, 1), padding=(0, 0), dilation=(1, 1))
+
+
+def _stacked(
+    inputs: torch.Tensor, outputs: torch.Tensor, shape: Geometry, places: int
+) -> tuple[torch.Tensor, torch.Tensor, Geometry]:
+    """The images of an example one under the other, with their padding, as one image.
+
+    Each has a height of whole strides, so that its output pixels are output pixels of the tall image. Where the kernel
+    would see the end of one image and the beginning of the next, d is 0.
+    """
+    (top, side), stride, height = shape.padding, shape.stride[0], inputs.shape[2]
+    each = -(-(height + 2 * top) // stride)
+    rows = outputs.shape[2]
+    if each == rows and not top and height == each * stride:
+        tall, targets = (apart(values, places).transpose(1, 2) for values in (inputs, outputs))
+    else:
+        count = len(inputs) // places
+        tall = inputs.new_zeros(count, inputs.shape[1], places, each * stride, inputs.shape[3])
+        tall[:, :, :, top : top + height] = apart(inputs, places).transpose(1, 2)
+        targets = outputs.new_zeros(count, outputs.shape[1], places, each, outputs.shape[3])
+        targets[:, :, :, :rows] = apart(outputs, places).transpose(1, 2)
+    used = (places - 1) * each + rows
+    seen = (used - 1) * stride + (shape.kernel[0] - 1) * shape.dilation[0] + 1
+    return tall.flatten(2, 3)[:, :, :seen], targets.flatten(2, 3)[:, :, :used], replace(shape, padding=(0, side))
 
 
 def _pair(values: Sequence[int], filler: int) -> Pair:

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
@@ -70,6 +70,34 @@ class Form(Protocol):
         """The same for the examples in ``rows`` alone."""
 
 
+@runtime_checkable
+class Foldable(Protocol):
+    """A form that knows a better way to put rows together than `folded` does for any form."""
+
+    def folded(self, places: int) -> Form:
+        """See `folded`."""
+
+
+def folded(form: Form, places: int, count: int) -> Form:
+    """The gradients of examples that are several rows each, from a form with a gradient for every row.
+
+    Example i is the rows i ``places`` .. (i + 1) ``places`` - 1, and its gradient is the sum of theirs. For forms that
+    know no better way the rows are like uses of one parameter, of which every example has as many.
+
+    Args:
+        form: The gradients of the rows.
+        places: How many rows an example has.
+        count: How many examples there are.
+    """
+    if places == 1:
+        return form
+    if isinstance(form, Foldable):
+        return form.folded(places)
+    if isinstance(form, Blocks):
+        return Blocks(tuple(folded(block, places, count) for block in form.forms))
+    return Summed(tuple(form.select(slice(place, None, places)) for place in range(places)), count)
+
+
 @dataclass(frozen=True, eq=False)
 class Dense:
     """Gradients that are held as they are: one tensor per parameter, first dimension the examples."""
@@ -91,6 +119,10 @@ class Dense:
     def select(self, rows: Rows) -> Dense:
         """Some rows of what is held."""
         return Dense(tuple(gradient[rows] for gradient in self.gradients))
+
+    def folded(self, places: int) -> Dense:
+        """Sums of rows: they are what is held from here on."""
+        return Dense(tuple(apart(gradient, places).sum(1) for gradient in self.gradients))
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +172,16 @@ class OuterProducts:
     def select(self, rows: Rows) -> OuterProducts:
         """Outputs and inputs of some examples."""
         return OuterProducts(self.outputs[rows], tuple(each[rows] for each in self.inputs), self.biases)
+
+    def folded(self, places: int) -> Form:
+        """The places of all rows of an example are its places."""
+        form = self.with_rows_together(places)
+        return affine(form.outputs, form.inputs, self.biases)
+
+    def with_rows_together(self, places: int) -> OuterProducts:
+        """The same, whatever its size."""
+        inputs = tuple([_together(each, places) for each in self.inputs])
+        return OuterProducts(_together(self.outputs, places), inputs, self.biases)
 
     def joined(self, others: Sequence[OuterProducts]) -> OuterProducts:
         """One map applied at the places of all of them."""
@@ -204,6 +246,11 @@ class Lookups:
         """The lookups of some examples."""
         return Lookups(self.outputs[rows], self.indices[rows], self.table)
 
+    def folded(self, places: int) -> Lookups:
+        """The places of all rows of an example are its places."""
+        indices = self.indices.reshape(len(self.indices) // places, -1)
+        return Lookups(_together(self.outputs, places), indices, self.table)
+
 
 @dataclass(frozen=True, eq=False)
 class SharedLookups:
@@ -236,6 +283,10 @@ class SharedLookups:
     def select(self, rows: Rows) -> SharedLookups:
         """The lookups of some examples."""
         return SharedLookups(self.outputs[rows], self.rows, self.table)
+
+    def folded(self, places: int) -> SharedLookups:
+        """All rows of an example look up the same: their d_t add up."""
+        return SharedLookups(apart(self.outputs, places).sum(1), self.rows, self.table)
 
     def _in_table(self, values: torch.Tensor) -> torch.Tensor:
         return values.new_zeros(len(values), self.table, values.shape[2]).index_copy_(1, self.rows.long(), values)
@@ -334,6 +385,16 @@ def affine(outputs: torch.Tensor, inputs: Sequence[torch.Tensor], biases: int) -
     if not inputs or (places > 1 and places * (width + outputs.shape[-1]) >= width * outputs.shape[-1]):
         return Dense(tuple(form.materialise()))
     return form
+
+
+def apart(values: torch.Tensor, places: int) -> torch.Tensor:
+    """(rows, ...) as (examples, rows of an example, ...)."""
+    return values.reshape(len(values) // places, places, *values.shape[1:])
+
+
+def _together(values: torch.Tensor, places: int) -> torch.Tensor:
+    """(rows, [places of a row,] features) as (examples, places of all its rows, features)."""
+    return values.reshape(len(values) // places, -1, values.shape[-1])
 
 
 def pair_bounds(one: torch.Tensor, other: torch.Tensor, one_terms: int, other_terms: int) -> Bounds:

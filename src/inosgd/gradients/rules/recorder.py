@@ -11,6 +11,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.utils import _pytree as pytree
 
 from inosgd.errors import InvalidArgumentError
+from inosgd.gradients.rules.forms import folded
 from inosgd.gradients.rules.rule import Gradients
 
 Parts = Callable[..., Gradients]
@@ -43,12 +44,16 @@ class Record(NamedTuple):
         parts: What to make of the outputs' gradients.
         kept: The tensors that ``parts`` needs, each with the version it had when it was recorded.
         where: Whose parameters they are, for messages.
+        examples: How many examples there are.
+        places: How many consecutive gradients that ``parts`` returns make that of an example.
     """
 
     outputs: tuple[Output, ...]
     parts: Parts
     kept: tuple[tuple[torch.Tensor, int], ...]
     where: str
+    examples: int
+    places: int = 1
 
     def check_unchanged(self) -> None:
         """Refuse tensors that were changed in place since they were recorded."""
@@ -65,7 +70,10 @@ class Record(NamedTuple):
         if all(gradient is None for gradient in output_gradients):
             return {}
         pairs = zip(self.outputs, output_gradients, strict=True)
-        return self.parts(*[output.zeros() if gradient is None else gradient for output, gradient in pairs])
+        found = self.parts(*[output.zeros() if gradient is None else gradient for output, gradient in pairs])
+        if self.places == 1:
+            return found
+        return {parameters: folded(form, self.places, self.examples) for parameters, form in found.items()}
 
 
 class Recorder:
@@ -75,15 +83,17 @@ class Recorder:
         count: How many examples the pass is over.
         records: What was recorded so far, in the order of the pass.
         lengths: While a recurrent layer runs on sequences of different lengths, how long each of them is.
-        spread: The modules whose output was one row for all examples, for messages.
+        folds: The calls whose output did not have one row per example: the module, and how many rows an example has, 0
+            for one row that all examples share.
     """
 
     def __init__(self, count: int, names: Mapping[int, str]) -> None:
         self.count = count
         self.records: list[Record] = []
         self.lengths: torch.Tensor | None = None
-        self.spread: list[str] = []
+        self.folds: list[tuple[str, int]] = []
         self._names = names
+        self._rows = count
 
     def add(
         self,
@@ -93,20 +103,46 @@ class Recorder:
         where: str,
         *,
         example_dim: int = 0,
+        by_example: bool = False,
     ) -> None:
-        """Record that ``outputs`` were computed from trainable parameters; nothing, if none of them has a gradient."""
+        """Record that ``outputs`` were computed from trainable parameters; nothing, if none of them has a gradient.
+
+        Args:
+            outputs: The outputs.
+            parts: From their gradients to those of the parameters, one for every row of the outputs.
+            kept: What it needs.
+            where: Whose parameters they are, for messages.
+            example_dim: Which dimension of the outputs counts rows.
+            by_example: Whether ``parts`` has put the rows of an example together already.
+        """
         if not any(output.requires_grad for output in outputs):
             return
         _check_precision([*outputs, *kept], where)
-        for output in outputs:
-            if output.dim() <= example_dim or output.shape[example_dim] != self.count:
-                raise InvalidArgumentError(
-                    f"module {where!r}: an output of shape {tuple(output.shape)} for {self.count} examples; let "
-                    f"dimension {example_dim} count the examples, or use ReferenceEngine"
-                )
+        places = [self.places(output, where, example_dim) for output in outputs]
+        if len(set(places)) > 1:
+            raise InvalidArgumentError(
+                f"module {where!r}: outputs with {places} rows per example; give all the same, or use ReferenceEngine"
+            )
+        if places[0] > 1 < self.count:
+            self.folds.append((where, places[0]))
         described = tuple(_describe(output) for output in outputs)
         versions = tuple((tensor, tensor._version) for tensor in kept)
-        self.records.append(Record(described, parts, versions, where))
+        self.records.append(Record(described, parts, versions, where, self.count, 1 if by_example else places[0]))
+
+    def places(self, output: torch.Tensor, where: str, example_dim: int = 0) -> int:
+        """How many rows of an output make an example: those of an example follow each other.
+
+        That they do is a guess from a shape; `inosgd.gradients.values` tells whether it is right.
+        """
+        rows = output.shape[example_dim] if output.dim() > example_dim else 0
+        if rows == 0 or rows % self.count:
+            raise InvalidArgumentError(
+                f"module {where!r}: an output of shape {tuple(output.shape)} for {self.count} examples; let "
+                f"dimension {example_dim} count the examples, or the same number of rows for each of them, one example "
+                "after the other, or use ReferenceEngine"
+            )
+        self._rows = rows
+        return rows // self.count
 
     def is_shared(self, values: torch.Tensor) -> bool:
         """Whether values are one row for all examples, like embeddings of positions, which broadcast onto a batch."""
@@ -116,11 +152,11 @@ class Recorder:
         """Tensors of one row as a row for each example, all in one place in memory; everything else as it is.
 
         The gradient of an example's row comes from that example's loss alone, where broadcasting would have added up
-        those of all examples.
+        those of all examples. If examples have several rows in the layers before, they have them here.
         """
         return pytree.tree_map_only(
             torch.Tensor,
-            lambda each: each.expand(self.count, *each.shape[1:]) if self.is_shared(each) else each,
+            lambda each: each.expand(self._rows, *each.shape[1:]) if self.is_shared(each) else each,
             values,
         )
 

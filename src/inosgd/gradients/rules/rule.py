@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from inosgd.gradients.rules.forms import Form
+from inosgd.gradients.rules.forms import Form, folded
 
 Gradients = Mapping[tuple[nn.Parameter, ...], Form]
 """Parameters that belong together, and the form of their per-example gradients, one part per parameter."""
@@ -28,11 +28,12 @@ class LayerCall(NamedTuple):
 
     Attributes:
         module: The layer.
-        arguments: What it was called with; the first dimension of each tensor counts the examples.
+        arguments: What it was called with; the first dimension of each tensor counts the rows.
         keywords: The same by name.
         output: What it returned, for a rule that was registered with ``keep_output``; None otherwise.
         gradient: The gradient of the summed losses with respect to the output.
         noted: What the rule's ``note`` found at the output when the layer was called; None without one.
+        places: How many consecutive rows make an example. A rule that does not read it returns the gradients of rows.
     """
 
     module: Any
@@ -41,6 +42,7 @@ class LayerCall(NamedTuple):
     output: torch.Tensor | None
     gradient: torch.Tensor
     noted: Any = None
+    places: int = 1
 
     @property
     def input(self) -> torch.Tensor:
@@ -59,6 +61,7 @@ Rule = Callable[[LayerCall], Gradients]
 
 _RULES: dict[type[nn.Module], Rule] = {}
 _keep_output: set[Rule] = set()
+_folding: set[Rule] = set()
 _notes: dict[Rule, Callable[[torch.Tensor], Any]] = {}
 
 
@@ -90,6 +93,21 @@ def reads_output(rule: Rule) -> Rule:
     """Mark a rule as one that reads ``call.output``."""
     _keep_output.add(rule)
     return rule
+
+
+def reads_places(rule: Rule) -> Rule:
+    """Mark a rule as one that reads ``call.places`` and returns the gradients of examples."""
+    _folding.add(rule)
+    return rule
+
+
+def gradients_of(rule: Rule, call: LayerCall) -> Gradients:
+    """The gradients of the examples of a call, by its rule."""
+    found = rule(call)
+    if call.places == 1 or rule in _folding:
+        return found
+    count = len(call.gradient) // call.places
+    return {parameters: folded(form, call.places, count) for parameters, form in found.items()}
 
 
 def keeps_output(rule: Rule) -> bool:
