@@ -76,7 +76,7 @@ FOLDERS = {
     "study",
     "tuning",
 }
-TRUSTING = FOLDERS | {"test_averaging.py", "test_noise_units.py", "test_optimizers.py"}
+TRUSTING = FOLDERS | {"test_averaging.py", "test_example_scripts.py", "test_noise_units.py", "test_optimizers.py"}
 """Tests that train, and whose subject is neither how gradients are computed nor what dp-accounting says."""
 
 

@@ -411,6 +411,40 @@ def test_an_optimizer_that_needs_closures_is_refused_before_anything_is_charged(
     assert ledger.steps == 0
 
 
+@pytest.fixture
+def one_process(tmp_path):
+    """A process group of this process alone."""
+    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    torch.distributed.destroy_process_group()
+
+
+def sharded(network, mesh):
+    return torch.distributed.fsdp.fully_shard(network, mesh=mesh)
+
+
+def by_tensor(network, mesh):
+    return torch.distributed.tensor.distribute_module(network, mesh)
+
+
+WRAPPED = {
+    "by FSDPModule": sharded,
+    "in pieces": by_tensor,
+    "by DistributedDataParallel": lambda network, _: nn.parallel.DistributedDataParallel(network),
+    "by DataParallel": lambda network, _: nn.DataParallel(network),
+}
+
+
+@pytest.mark.parametrize("said", WRAPPED)
+def test_a_model_that_is_wrapped_or_in_pieces_is_refused_before_anything_is_charged(said, one_process):
+    trainer, network, optimizer = tiny.parts(tiny.PLAN)
+    ledger, wrapped = Ledger.for_plan(trainer.plan), WRAPPED[said](network, one_process)
+    with pytest.raises(InvalidArgumentError, match=f"{said}.*share the work by peers"):
+        TrainingState.start(trainer, nn.Sequential(wrapped), optimizer, SeededSource(0), ledger)
+    assert ledger.steps == 0
+
+
 @pytest.mark.parametrize("engine", [BookkeepingEngine(), ReferenceEngine()], ids=lambda each: type(each).__name__)
 def test_examples_on_another_device_than_the_model_are_named(engine):
     trainer, network, optimizer = tiny.parts(tiny.PLAN)

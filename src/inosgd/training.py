@@ -209,6 +209,7 @@ class TrainingState:
         ledger = Ledger.for_plan(trainer.plan) if ledger is None else ledger
         if ledger.table != trainer.plan.table:
             raise InvalidArgumentError("ledger: it keeps other owners or budgets than the plan; open one for this plan")
+        _check_whole(model)
         _check_precision(model)
         _check_optimizer(optimizer)
         _check_linear(trainer, optimizer)
@@ -376,6 +377,28 @@ def _precision(model: nn.Module) -> torch.dtype:
     """The less precise of the types of the trained parameters."""
     types = {parameter.dtype for parameter in model.parameters() if parameter.requires_grad}
     return torch.float64 if types == {torch.float64} else torch.float32
+
+
+def _check_whole(model: nn.Module) -> None:
+    """Raise if a wrapper gathers or sums gradients by itself, or if parameters are in pieces on several processes."""
+    for path, module in model.named_modules():
+        wrapper = next((each.__name__ for each in type(module).__mro__ if each.__name__ in _WRAPPERS), None)
+        if wrapper is not None:
+            raise InvalidArgumentError(
+                f"model: module {path or 'model'!r} is wrapped by {wrapper}, which sums gradients over examples and "
+                "processes before any of them is clipped; give the module inside, and share the work by peers"
+            )
+    for name, parameter in model.named_parameters():
+        if hasattr(parameter, "device_mesh"):
+            raise InvalidArgumentError(
+                f"model: parameter {name!r} is distributed in pieces ({type(parameter).__name__}), so that no process "
+                "has the norm of an example's whole gradient, by which it is clipped; give a model that fits into one "
+                "process, such as a frozen one with small adapters, and share the work by peers"
+            )
+
+
+_WRAPPERS = {"DataParallel", "DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}
+"""By name, because importing them takes long."""
 
 
 def _check_precision(model: nn.Module) -> None:

@@ -1,0 +1,1 @@
+"""Models that people use, in small and with random weights, for comparisons of engines with a float64 loop."""
