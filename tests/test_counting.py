@@ -23,6 +23,7 @@ from inosgd import (
     SecureSource,
     SeededSource,
     Trainer,
+    TrainingState,
     make_plan,
     supervised,
     verify_ledger,
@@ -272,3 +273,14 @@ def test_what_cannot_be_counted_is_refused_before_anything_is_charged(plan):
         with pytest.raises(InvalidArgumentError, match="labels of"):
             Labels(CLASSES, wrong)
     assert len(Labels(CLASSES, numbers.tolist())) == len(numbers)
+
+
+def test_a_model_without_a_logit_for_each_class_is_refused_before_anything_is_charged(plan):
+    who = owners()
+    numbers = labels(who).numbers
+    examples = (torch.zeros(len(who), 2), torch.from_numpy(numbers))
+    trainer = Trainer(plan, who, examples, supervised(F.cross_entropy), IDP_SGD, labels=Labels(CLASSES, numbers))
+    model, ledger = torch.nn.Linear(2, 5), Ledger.for_plan(plan)
+    with pytest.raises(InvalidArgumentError, match="one logit for each of 3 classes"):
+        TrainingState.start(trainer, model, torch.optim.SGD(model.parameters(), 0.1), SeededSource(0), ledger)
+    assert not ledger.spent().any()

@@ -41,6 +41,7 @@ from inosgd.ledger.ledger import Ledger
 from inosgd.masks import torch_seeded_by
 from inosgd.mechanism import BoundedSum, release
 from inosgd.method import Method
+from inosgd.modes import evaluating
 from inosgd.optimizers import tell_noise_variance
 from inosgd.order import Candidates
 from inosgd.owners import EXAMPLE, Owners
@@ -215,6 +216,7 @@ class TrainingState:
         _check_linear(trainer, optimizer)
         state = cls(model, optimizer, ledger, Streams.of(source), also=also or {})
         _check_same_everywhere(trainer, state)
+        _check_adjustable_outputs(trainer, model)
         state.shares = _shares(trainer, ledger, source)
         return state
 
@@ -485,6 +487,16 @@ def _shares(trainer: Trainer, ledger: Ledger, source: RandomSource) -> ClassShar
         take_counts(ledger, trainer.plan, np.frombuffer(counts).reshape(-1, len(labels.classes)))
     counted = counted_shares(ledger, labels.classes)
     return counted if trainer.shares is None else trainer.shares.and_those_of(counted)
+
+
+def _check_adjustable_outputs(trainer: Trainer, model: nn.Module) -> None:
+    """Raise if the model has no logit for each class that is about to be counted: nothing is charged for yet."""
+    losses = trainer.losses
+    if trainer.plan.count is None or trainer.labels is None or not isinstance(losses, OffsetLosses):
+        return
+    adjusted = losses.with_offsets(np.zeros(len(trainer.labels.classes)))
+    with evaluating(model), torch.no_grad(), torch.random.fork_rng(devices=[]):
+        adjusted(model, trainer.store.take(np.zeros(1, dtype=np.int64)))
 
 
 def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
