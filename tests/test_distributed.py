@@ -55,6 +55,7 @@ from inosgd.randomness import AgreedSource
 from inosgd.runs.folder import RunFolder
 from inosgd.runs.resuming import begin, resume, train_durably
 from inosgd.runs.verification import verify_run
+from inosgd.units import Units
 from tests.processes import Crew, Raised, crew_of
 
 COUNT, STEPS = 60, 4
@@ -78,6 +79,7 @@ class Case:
     dropout: float = 0.0
     seed: int | None = 5
     shares: str | None = None
+    rows: int | None = None
 
     def trainer(self, peers: Peers) -> Trainer:
         generator = torch.Generator().manual_seed(1)
@@ -87,6 +89,10 @@ class Case:
         if self.only == "even":  # every example belongs to process 0 or 2
             names = ["b" if index % 2 else "a" for index in range(COUNT)]
         owners = Owners.from_labels(names, {name: Budget(epsilon=self.epsilon, delta=1e-5) for name in "ab"})
+        units = None
+        if self.rows is not None:  # units of one to five rows, of which so many are drawn
+            units = Units.of(np.arange(COUNT) ** 2 % 20 + 20 * (np.arange(COUNT) >= 20), max_rows=self.rows)
+            owners = units.owned_by(owners)
         terms = Terms.for_owners(owners.table, np.array(self.rates), np.array([0.2, 0.5]), self.noise)
         spent = np.full(2, self.epsilon if self.noise else 0.0)
         count = Terms(np.ones(2), np.full(2, 0.2), 1.0, float(COUNT)) if self.shares == "counted" else None
@@ -96,7 +102,7 @@ class Case:
             method = dataclasses.replace(method, clipping=AutoClipping())
         engine = ReferenceEngine() if self.engine == "reference" else BookkeepingEngine()
         if self.shares is None:
-            return Trainer(plan, owners, (inputs, targets), LOSSES, method, engine, peers)
+            return Trainer(plan, owners, (inputs, targets), LOSSES, method, engine, peers, units=units)
         method = dataclasses.replace(method, adjustment=Adjustment(1.5))
         declared = ClassShares.declared({"a": {"x": 0.2, "y": 0.8}, "b": {"x": 0.7, "y": 0.3}}, "xy")
         shares, labels = (declared, None) if count is None else (None, Labels(("x", "y"), targets.numpy()))
@@ -186,6 +192,7 @@ SPECIAL = {
     "normalised": Case(auto=True),
     "reference engine": Case(engine="reference", dtype=torch.float32),
     "no noise": Case(noise=0.0, epsilon=np.inf),
+    "units of several rows": Case(rows=3),
 }
 
 

@@ -35,7 +35,7 @@ from inosgd.gradients import (
     OffsetLosses,
     trainable_parameters,
 )
-from inosgd.gradients.units import UnitBatch, UnitLosses, gradients_on
+from inosgd.gradients.units import UnitBatch, gradients_on, unit_losses
 from inosgd.importance import importance_weights
 from inosgd.ledger.ledger import Ledger
 from inosgd.masks import torch_seeded_by
@@ -116,7 +116,7 @@ class Trainer:
         adjustment, losses = self.method.adjustment, self.losses
         if adjustment is not None and shares is not None and isinstance(losses, OffsetLosses):
             losses = losses.with_offsets(adjustment.offsets(terms, self.owners.table, shares))
-        return losses if self.units is None else UnitLosses(losses, self.units.reduction)
+        return losses if self.units is None else unit_losses(losses, self.units.reduction)
 
     def take(self, indices: IntArray, rows: RandomSource) -> Examples:
         """The examples at ``indices``; with units, the rows that a step takes of the units at ``indices``.

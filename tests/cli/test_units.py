@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.study.test_units import UNIT, visits
-from tests.study.writers import write_study
+from tests.study.writers import IMAGE_STUDY, write_images, write_study
 
 pytestmark = pytest.mark.usefixtures("engine_tries_models")  # it has not seen units of so many rows before
 
@@ -127,6 +127,20 @@ def test_new_writes_a_study_of_patients_that_trains_as_it_is(inosgd, tmp_path):
     text = " ".join(outcome.out.split())
     assert "the ε of each single patient" in text
     assert "have several owners, and are held to the smallest budget among them" in text
+
+
+def test_a_study_of_images_trains_on_cropped_and_flipped_copies(inosgd, tmp_path):
+    write_images(tmp_path / "pictures", count=60)
+    results = {}
+    for name, more in {"plain": "", "copies": "augmentation = { copies = 2, padding = 2 }\n"}.items():
+        (tmp_path / f"{name}.toml").write_text(IMAGE_STUDY + more)
+        outcome = inosgd("train", f"{name}.toml", "--out", name, "--json", "--no-report")
+        assert outcome.code == 0, outcome.err
+        results[name] = json.loads(outcome.out)
+        assert results[name]["unit"] == "example"
+    assert not np.array_equal(weights(tmp_path / "plain"), weights(tmp_path / "copies"))
+    spent = [{owner: each["spent"] for owner, each in found["owners"].items()} for found in results.values()]
+    assert spent[0] == spent[1]  # copies cost nothing
 
 
 def test_predictions_are_per_row(inosgd, tmp_path):

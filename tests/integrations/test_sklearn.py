@@ -254,3 +254,24 @@ def test_errors(call, message):
 def test_an_owner_without_a_budget():
     with pytest.raises(UnknownOwnerError, match="'north' owns 15 examples and has no budget"):
         classifier().fit(X, Y, owners=OWNERS, budgets={"south": BUDGETS["south"]})
+
+
+def test_units_of_several_rows_are_protected_as_a_whole(engine_tries_models):
+    rng = np.random.default_rng(0)
+    inputs = rng.uniform(-1, 1, (90, 3))
+    people = rng.integers(0, 30, 90)
+    owners = np.where(people % 2 == 0, "a", "b")
+    estimator = PrivateClassifier(classes=(0, 1), steps=3, expected_batch_size=8)
+    estimator.fit(
+        inputs,
+        (inputs[:, 0] > 0).astype(int),
+        owners=owners,
+        budgets={"a": 2.0, "b": 8.0},
+        delta=1e-3,
+        units=people,
+        unit_name="person",
+        max_rows=2,
+    )
+    assert estimator.plan_.table.unit == "person"
+    assert estimator.plan_.table.sizes.sum() == len(np.unique(people))
+    assert max(estimator.spent_.values()) <= 8.0

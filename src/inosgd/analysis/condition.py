@@ -222,6 +222,10 @@ def condition_every(
 
 
 def _chosen_data(trainer: Trainer, held_out: HeldOut | None, on_training_data: bool) -> HeldOut:
+    if trainer.units is not None:
+        raise InvalidArgumentError(
+            "trainer: its examples are gathered in units, or augmented; the condition is measured for single examples"
+        )
     if held_out is None and not on_training_data:
         raise InvalidArgumentError(
             "held_out=None: give held-out examples; on_training_data_unaccounted=True measures on the training data "

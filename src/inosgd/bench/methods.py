@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from inosgd._arrays import FloatArray
+from inosgd._arrays import FloatArray, IntArray
 from inosgd.averaging import Averaging, RunningAverage
 from inosgd.clipping import FlatClipping
 from inosgd.errors import InvalidArgumentError
@@ -25,11 +25,13 @@ from inosgd.gradients import (
     ReferenceEngine,
     supervised,
 )
+from inosgd.gradients.units import UnitBatch, UnitLosses, gradients_on
 from inosgd.importance import BetaTail, Tail, importance_weights
 from inosgd.order import DESCENDING_LOSS, Candidates
 from inosgd.plan import Terms
 from inosgd.randomness import SeededSource
 from inosgd.rounding import Room
+from inosgd.units import Units
 
 Step = Callable[[], None]
 Weights = Callable[[Measured], FloatArray]
@@ -69,23 +71,34 @@ def private(
     targets: torch.Tensor,
     weights: Weights,
     losses: ExampleLosses = _LOSSES,
+    units: Units | None = None,
 ) -> Step:
-    """Norms, weights, clipping, weighted sum, noise, update: the whole private step."""
+    """Norms, weights, clipping, weighted sum, noise, update: the whole private step, of examples or of units."""
     flat = [parameter.detach().view(-1) for parameter in model.parameters()]  # they share the parameters' memory
     sizes = [len(parameter) for parameter in flat]
-    thresholds = np.ones(len(inputs))
-    clipping, room = FlatClipping(), _room(len(inputs), flat[0].dtype)
+    count = len(inputs) if units is None else len(units)
+    thresholds, every = np.ones(count), np.arange(count)
+    clipping, room = FlatClipping(), _room(count, flat[0].dtype)
 
     def step() -> None:
-        with engine.on(model, losses, (inputs, targets)) as gradients:
+        examples = (inputs, targets) if units is None else _drawn(units, every, inputs, targets)
+        with gradients_on(engine, model, losses, examples) as gradients:
             measured = gradients.measure()
             factors = clipping.factors(measured.grad_norms, thresholds)
             total = gradients.weighted_sum(weights(measured) * factors, room.error).to(flat[0].dtype)
         for part in torch.split(total, _NOISE_AT_ONCE) if len(total) > _NOISE_AT_ONCE else [total]:
             part += torch.randn_like(part)
-        torch._foreach_add_(flat, total.split_with_sizes(sizes), alpha=-LEARNING_RATE / len(inputs))
+        torch._foreach_add_(flat, total.split_with_sizes(sizes), alpha=-LEARNING_RATE / count)
 
     return step
+
+
+def _drawn(units: Units, chosen: IntArray, inputs: torch.Tensor, targets: torch.Tensor) -> UnitBatch:
+    def take(rows: IntArray) -> tuple[torch.Tensor, torch.Tensor]:
+        places = torch.from_numpy(rows)
+        return inputs[places], targets[places]
+
+    return UnitBatch.of(units.draw(chosen, np.uint64(1)), take)
 
 
 def _room(count: int, dtype: torch.dtype) -> Room:
@@ -192,10 +205,22 @@ def _adjusted(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> 
     return private(BookkeepingEngine(), model, inputs, targets, ordered, losses)
 
 
+def _in_units(rows: int) -> Callable[[nn.Module, torch.Tensor, torch.Tensor], Step]:
+    """The same rows, so many to a unit."""
+
+    def build(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> Step:
+        units = Units.of(np.arange(len(inputs)) // rows)
+        return private(BookkeepingEngine(), model, inputs, targets, ordered, UnitLosses(_LOSSES), units)
+
+    return build
+
+
 ADDITIONS: dict[str, Callable[[nn.Module, torch.Tensor, torch.Tensor], Step]] = {
     "the same code twice": _as_it_is,
     "averaging": _averaged,
     "adjusted loss": _adjusted,
+    "units of 1 row": _in_units(1),
+    "units of 4 rows": _in_units(4),
 }
 """What may be added to a private step, beside nothing at all: how far that is from 1 is what the machine adds."""
 

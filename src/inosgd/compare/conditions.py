@@ -21,6 +21,8 @@ def condition_along(study: Study, entrant: Entrant, seed: int) -> dict[str, Any]
     """
     data = entered_data(study, entrant, seed)
     names = data.owners.table.names
+    if data.units is not None or study.config.augmentation is not None:
+        raise InvalidArgumentError(f"{study.name}: the condition is measured for single examples, not for units")
     if not data.by_owner:
         raise InvalidArgumentError(
             f"{study.name}: every example is its own owner, so there are no two owners whose gradients to compare"

@@ -26,6 +26,7 @@ import copy
 import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -54,6 +55,7 @@ from inosgd.study.shares import settled
 from inosgd.study.study import Groups, LabelledExamples, Study, StudyData
 from inosgd.training import TrainingState
 from inosgd.training import fit as train
+from inosgd.units import Units
 
 with needs("data"):
     from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -83,6 +85,9 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
         owners: Sequence[object] | npt.NDArray[Any] | None = None,
         budgets: Mapping[Any, Budget | float] | None = None,
         delta: float | None = None,
+        units: Sequence[object] | npt.NDArray[Any] | None = None,
+        unit_name: str = "unit",
+        max_rows: int | None = None,
     ) -> Self:
         """Train under the budgets; see the guarantee of `inosgd.integrations.sklearn`.
 
@@ -92,6 +97,9 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             owners: Whose each example is, one label per row.
             budgets: By owner, a `Budget`, or an epsilon if a common ``delta`` is given. Public.
             delta: Of budgets that are an epsilon alone.
+            units: Which rows are protected together, one label per row, such as patients; None for each row by itself.
+            unit_name: What a unit is called.
+            max_rows: How many rows of a unit a step takes at most; None for all.
 
         Raises:
             InvalidArgumentError: Without owners or budgets, in a clone, or for values outside their public ranges.
@@ -108,6 +116,8 @@ class _PrivateEstimator(BaseEstimator):  # type: ignore[misc]
             raise InvalidArgumentError(f"X: a {type(X).__name__}; {fix}")
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=isinstance(self, RegressorMixin))  # noqa: N806
         data = self._study_data(X, y, Owners.from_labels(owners, budgets, delta=delta))
+        if units is not None:
+            data = _gathered(data, Units.of(units, name=unit_name, max_rows=max_rows))
         config = settled(self._config(), data)
         origin = json.dumps({"kind": "scikit-learn"})
         study = Study("scikit-learn", "arrays with owners", origin, config, "model", lambda _: data, self._network)
@@ -328,6 +338,20 @@ class PrivateRegressor(RegressorMixin, _PrivateEstimator):  # type: ignore[misc]
         _check_within("y", y, limits, "target_range")
         task = regression(["y"], ranges=[(limits.low, limits.high)])
         return task, torch.from_numpy(scaled(task, y[:, None].astype(np.float64)).astype(np.float32))
+
+
+def _gathered(data: StudyData, units: Units) -> StudyData:
+    """The data with its rows in units, which its owners then own."""
+    owners = units.owned_by(data.owners)
+    groups = Groups.of_owners(owners.table)
+    return replace(
+        data,
+        owners=owners,
+        groups=groups,
+        train_groups=owners.assignment,
+        units=units,
+        row_owners=data.owners.assignment,
+    )
 
 
 def _check_within(name: str, values: npt.NDArray[Any], limits: Range, parameter: str) -> None:

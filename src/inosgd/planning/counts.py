@@ -50,7 +50,7 @@ def count_terms(table: OwnerTable, counting: Counting) -> Terms:
 def _of_no_use(table: OwnerTable, counting: Counting, row: int, multiplier: float, error: float) -> InfeasibleError:
     name = table.names[row]
     return InfeasibleError(
-        f"owner {name!r}: counting {counting.classes} classes of {table.sizes[row]:,} examples at "
+        f"owner {name!r}: counting {counting.classes} classes of {table.sizes[row]:,} {table.units} at "
         f"epsilon={table.epsilons[row]:g} needs noise of {multiplier:.3g} on every count, which would leave the "
         f"shares about {min(error, 1.0):.0%} off; declare this owner's shares, or leave it out: it is then taken "
         "to be like the others",

@@ -9,7 +9,7 @@ from inosgd.class_shares import ClassShares
 from inosgd.counting import Labels
 from inosgd.data.tables import closest, read_table
 from inosgd.errors import InvalidArgumentError
-from inosgd.owners import OwnerTable
+from inosgd.owners import EXAMPLE, OwnerTable
 from inosgd.plan import Plan, Terms
 from inosgd.plan_config import Counting, PlanConfig
 from inosgd.study.auto import choose
@@ -17,6 +17,7 @@ from inosgd.study.budgets import refuse_repeated
 from inosgd.study.config import TrainingConfig
 from inosgd.study.reading import StudyFile
 from inosgd.study.study import StudyData
+from inosgd.units import parts_of
 
 
 def declared_shares(study: StudyFile, task: Task, table: OwnerTable) -> ClassShares | None:
@@ -62,7 +63,7 @@ def settled(config: TrainingConfig, data: StudyData, planned: PlanConfig | None 
             f"adjustment: {data.task.kind} has no classes whose shares a loss could be adjusted by; leave it out"
         )
     known = set() if data.shares is None else set(data.shares.owners)
-    uncounted = tuple(name for name, _, size in data.owners.table if size > 0 and name not in known)
+    uncounted = tuple(name for name in _own_units(data.owners.table) if name not in known)
     if not config.count_classes or not uncounted:
         if not known:
             raise InvalidArgumentError(
@@ -72,6 +73,12 @@ def settled(config: TrainingConfig, data: StudyData, planned: PlanConfig | None 
         return config
     counting = Counting(data.task.outputs, uncounted)
     return dataclasses.replace(config, plan=dataclasses.replace(config.plan, counting=counting))
+
+
+def _own_units(table: OwnerTable) -> list[str]:
+    """Owners with units that are theirs alone; the few that several share are taken to be like the others."""
+    shared = [table.unit != EXAMPLE and bool(parts_of(name, table.names)) for name in table.names]
+    return [name for (name, _, size), joint in zip(table, shared, strict=True) if size > 0 and not joint]
 
 
 def adjusted_by(config: TrainingConfig, data: StudyData, count: Terms | None) -> str | None:
