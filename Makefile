@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: compare test test-long lint bench docs evidence dist setup setup-browser clean
+.PHONY: compare test test-long lint bench docs evidence dist setup setup-browser setup-postgres clean
 
 compare: $(READY)
 	$(BIN)/inosgd compare
@@ -47,6 +47,10 @@ setup: $(READY)
 setup-browser:
 	command -v chromium && command -v chromedriver || \
 	    { apt-get update && apt-get install --yes --no-install-recommends chromium chromium-driver; }
+
+# Account books are tested on a PostgreSQL server that the tests start; without one those tests are skipped with a reason.
+setup-postgres:
+	ls /usr/lib/postgresql/*/bin/initdb || { apt-get update && apt-get install --yes --no-install-recommends postgresql; }
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -58,8 +58,9 @@ def test_a_module_names_the_extra_that_it_needs(said, number):
 
 
 CORE = ("inosgd.training", "inosgd.runs.resuming", "inosgd.planning.planner", "inosgd.ledger.ledger", "inosgd.models")
-CORE += ("inosgd.integrations.logging",)
+CORE += ("inosgd.integrations.logging", "inosgd.accounts.book", "inosgd.accounts.draws")
 ABSENT = ("typer", "rich", "pydantic", "tomlkit", "pyarrow", "PIL", "sklearn", "joblib", "altair", "vl_convert", "ray")
+ABSENT += ("psycopg",)
 
 
 def test_the_core_needs_no_extra():
@@ -100,4 +101,5 @@ def test_dev_has_everything():
         "report",
         "paper",
         "cluster",
+        "accounts",
     }

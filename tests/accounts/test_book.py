@@ -1,6 +1,7 @@
 """What a book allows and refuses, on SQLite and on PostgreSQL."""
 
 import datetime
+import sys
 
 import numpy as np
 import pytest
@@ -14,7 +15,14 @@ from inosgd.accounts.draws import Draw
 from inosgd.accounts.filter import UNIT
 from inosgd.accounts.fingerprints import fingerprints
 from inosgd.accounts.verification import verify_book
-from inosgd.errors import AccountError, AccountExceededError, InvalidArgumentError, UnknownOwnerError
+from inosgd.errors import (
+    AccountError,
+    AccountExceededError,
+    InosgdError,
+    InvalidArgumentError,
+    MissingExtraError,
+    UnknownOwnerError,
+)
 from inosgd.owners import Budget, OwnerTable
 from tests.accounts.books import NAMES, TABLE, charge_of, held, new_book, plan_within, same_for_all, spent
 
@@ -257,6 +265,18 @@ def test_an_older_book_is_migrated_and_a_newer_one_refused(url, monkeypatch):
 def test_other_urls_are_refused(bad):
     with pytest.raises(InvalidArgumentError, match="give sqlite"):
         Accounts.open(bad)
+
+
+def test_a_server_needs_an_extra_and_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(MissingExtraError, match=r"inosgd\[accounts\]"):
+        Accounts.open("postgresql://localhost/book")
+
+
+def test_a_server_that_does_not_answer_is_named(tmp_path):
+    pytest.importorskip("psycopg")
+    with pytest.raises(InosgdError, match="cannot be reached"):
+        Accounts.open(f"postgresql:///book?host={tmp_path}")
 
 
 def test_a_book_that_is_not_there_is_not_made(tmp_path):

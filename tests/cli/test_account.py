@@ -63,6 +63,11 @@ def test_trainings_share_what_there_is(inosgd, study, tmp_path):
     history = json.loads(inosgd("account", "history", URL, "--json").out)
     assert [entry["kind"] for entry in history["entries"]].count("reserved") == 3
     assert "settled: committed" in inosgd("account", "history", URL).out
+    told = json.loads(inosgd("account", "history", URL, "--owner", "hospital_a", "--json").out)["entries"]
+    assert told[0]["epsilon"] == 1.0
+    assert told[-1]["spent"] == pytest.approx(clinic["spent"])
+    assert told[1]["noise_multipliers"][0] > 0
+    assert "spent" in inosgd("account", "history", URL, "--owner", "hospital_a").out
 
 
 def test_without_an_account_everything_is_as_before(inosgd, tmp_path):

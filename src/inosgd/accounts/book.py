@@ -466,6 +466,15 @@ class Accounts:
         kind, shape, content = found[0]
         return np.frombuffer(content, dtype=kind).reshape(json.loads(shape))
 
+    def row(self, entry: int, name: str, row: int) -> Array:
+        """One row of an array, without reading the others."""
+        statement = "SELECT type, shape FROM arrays WHERE entry = ? AND name = ?"
+        kind, shape = self._database.rows(statement, [entry, name])[0]
+        width = np.dtype(kind).itemsize * int(np.prod(json.loads(shape)[1:], dtype=np.int64))
+        statement = "SELECT substr(content, ?, ?) FROM arrays WHERE entry = ? AND name = ?"
+        (content,) = self._database.rows(statement, [row * width + 1, width, entry, name])[0]
+        return np.frombuffer(content, dtype=kind)
+
     def members(self, collection: Collection) -> Classes:
         """Of which class each owner of a collection is."""
         found = self.array(collection.members, "members")
@@ -496,11 +505,7 @@ class Accounts:
 
     def class_of(self, collection: Collection, place: int) -> int:
         """The class of one owner, without reading those of the others."""
-        (piece,) = self._database.rows(
-            "SELECT substr(content, ?, 4) FROM arrays WHERE entry = ? AND name = 'members'",
-            [4 * place + 1, collection.members],
-        )[0]
-        return int.from_bytes(piece, "little", signed=True)
+        return int(self.row(collection.members, "members", place)[0])
 
     def name_at(self, collection: Collection, place: int) -> str:
         """The name of the owner at a place."""

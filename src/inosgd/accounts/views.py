@@ -9,6 +9,7 @@ import numpy as np
 from inosgd._arrays import IntArray
 from inosgd.accounts.book import Accounts
 from inosgd.accounts.chain import Entry
+from inosgd.accounts.charge import cost
 from inosgd.accounts.collection import Collection
 from inosgd.accounts.filter import UNIT, epsilons_of
 
@@ -35,6 +36,38 @@ def described_collection(book: Accounts, name: str | None, *, most: int | None =
 def described_owner(book: Accounts, name: str | None, owner: str) -> dict[str, Any]:
     """Where one owner stands; takes as long for one of a million as for one of ten."""
     return {"owner": owner} | _class(book.collection_of_one(name, owner), 0)
+
+
+def owner_history(book: Accounts, name: str | None, owner: str) -> list[dict[str, Any]]:
+    """What one owner was promised and charged, entry by entry; amounts are Rényi divergences at its order.
+
+    Each entry has ``change``, what it added to or took from what is spent, and ``spent``, the sum so far. Entries that
+    make a budget come with it, reservations with the owner's rates and noise multipliers.
+    """
+    collection = book.collection_of_one(name, owner)
+    place, number, spent = book.place(collection, owner), -1, 0
+    open_ones: dict[str, tuple[IntArray, list[int], int]] = {}
+    told = []
+    for entry in book.entries(collection.number):
+        fields, shown = entry.fields, described_entry(entry)
+        arrays, before = fields["arrays"], spent
+        if "members" in arrays:
+            number = int(book.row(entry.number, "members", place)[0])
+        if "budgets" in arrays:
+            epsilon, delta = book.row(entry.number, "budgets", number).tolist()
+            shown |= {"epsilon": epsilon, "delta": delta}
+        if entry.kind == "reserved":
+            prices = book.row(entry.number, "prices", number)[None]
+            open_ones[fields["reservation"]] = prices, fields["releases"], 0
+            mechanisms = book.row(entry.number, "mechanisms", number)
+            noise = [value if np.isfinite(value) else None for value in mechanisms[1::2].tolist()]
+            shown |= {"sampling_rates": mechanisms[0::2].tolist(), "noise_multipliers": noise}
+        elif entry.kind in ("committed", "settled"):
+            prices, releases, taken = open_ones[fields["reservation"]]
+            spent += int((cost(prices, releases, fields["releases"]) - cost(prices, releases, taken))[0])
+            open_ones[fields["reservation"]] = prices, releases, fields["releases"]
+        told.append(shown | {"change": (spent - before) * UNIT, "spent": spent * UNIT})
+    return told
 
 
 def described_entry(entry: Entry) -> dict[str, Any]:

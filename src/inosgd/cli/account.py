@@ -17,7 +17,7 @@ from inosgd.accounts.draws import settle_from_run
 from inosgd.accounts.fingerprints import fingerprints, key_at
 from inosgd.accounts.receipts import check_script, receipt_of
 from inosgd.accounts.verification import verify_book
-from inosgd.accounts.views import described_collection, described_entry, described_owner
+from inosgd.accounts.views import described_collection, described_entry, described_owner, owner_history
 from inosgd.cli.console import messages, plain_table, results
 from inosgd.cli.folders import run_folder
 from inosgd.cli.options import AsJson
@@ -109,20 +109,25 @@ def show_command(url: Url, collection: Name = None, owner: Owner = None, as_json
 
 
 @app.command("history")
-def history_command(url: Url, collection: Name = None, as_json: AsJson = False) -> None:
-    """Show everything that ever happened, in its order, and the head of the chain."""
+def history_command(url: Url, collection: Name = None, owner: Owner = None, as_json: AsJson = False) -> None:
+    """Show everything that ever happened, in its order, and the head of the chain; or what one owner was charged."""
     with Accounts.open(url) as book:
-        number = None if collection is None else book.collection(collection).number
-        entries, head = [described_entry(entry) for entry in book.entries(number)], book.head
+        number, head = None if collection is None else book.collection(collection).number, book.head
+        if owner is None:
+            entries = [described_entry(entry) for entry in book.entries(number)]
+        else:
+            entries = owner_history(book, collection, owner)
     if as_json:
         typer.echo(json.dumps({"entries": entries, "head": "{}:{}".format(*head)}))
         return
-    table = plain_table("entry", "when", "what", "of", right=())
+    table = plain_table("entry", "when", "what", "of", right=() if owner is None else ("ε", "spent"))
     for entry in entries:
         about = entry.get("reservation", "")[:8] or entry.get("name") or entry.get("purpose") or ""
         taken = f", {entry['releases']} releases" if isinstance(entry.get("releases"), int) else ""
         what = f"{entry['kind']}: {entry['state']}" if "state" in entry else entry["kind"]
-        cells = (str(entry["number"]), entry["time"][:19].replace("T", " "), what, f"{about}{taken}")
+        cells = [str(entry["number"]), entry["time"][:19].replace("T", " "), what, f"{about}{taken}"]
+        if owner is not None:
+            cells += [f"{entry['epsilon']:g}" if "epsilon" in entry else "", rounded_up(entry["spent"])]
         table.add_row(*map(escape, cells))
     results().print(table)
     results().print("\nHead, to be published: {}:{}".format(*head), soft_wrap=True)

@@ -129,11 +129,25 @@ def draw_again(run: RunFolder, study: Study, plan: Plan) -> Draw | None:
 
 
 def end_draw(ledger: Ledger, *, failed: bool = False) -> None:
-    """Give back what a training did not take; of one that failed, only if it took nothing and so cannot be resumed."""
+    """Give back what a training did not take; of one that failed only before its first step, as it may be resumed."""
     draw = ledger.permission
-    if isinstance(draw, Draw) and (not failed or draw.taken == 0):
-        draw.finish()
+    if isinstance(draw, Draw):
+        if not failed or ledger.steps == 0:
+            draw.finish()
         draw.book.close()
+
+
+@contextmanager
+def drawing(draw: Draw | None, *, new: bool = False) -> Iterator[Draw | None]:
+    """Inside, a training is set up: if that fails, a new one gives back what it has reserved."""
+    try:
+        yield draw
+    except BaseException:
+        if draw is not None:
+            if new:
+                draw.finish()
+            draw.book.close()
+        raise
 
 
 def rows_of(data: StudyData) -> Iterator[bytes]:

@@ -225,6 +225,8 @@ _TEXT = """\
 #
 # Paths are relative to this file. Keys that are commented out show their default, or another choice.
 
+# account = "sqlite:///accounts.db"  # adds up all trainings on the same rows: see inosgd account
+
 [data]
 kind = "table"                    # "table" (CSV, TSV, Parquet), "images" (a folder), "npz" (NumPy arrays)
 path = "@DATA@"                   # or a list of files with the same columns

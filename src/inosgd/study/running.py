@@ -45,7 +45,7 @@ from inosgd.runs.keyed import new_key
 from inosgd.runs.resuming import Resumed, begin, resume, train_durably
 from inosgd.runs.saving import saved_also
 from inosgd.streams import Streams
-from inosgd.study.account import draw_again, end_draw, new_draw, noted_in_card, noted_in_run, rooms_of
+from inosgd.study.account import draw_again, drawing, end_draw, new_draw, noted_in_card, noted_in_run, rooms_of
 from inosgd.study.building import Built, build
 from inosgd.study.config import plan_for
 from inosgd.study.description import describe, warnings_of
@@ -130,16 +130,20 @@ def begin_training(run: LockedRun | None, prepared: Prepared) -> TrainingState:
     """The state before the first step. Processes other than the first have no ``run``."""
     source, data = _agreed_source(prepared), _data(prepared)
     built = prepared.built
-    draw = None if run is None else new_draw(run, prepared.study, built.trainer.plan)
-    return begin(run, built.trainer, built.model, built.optimizer, source, also=built.also, data=data, permission=draw)
+    reserved = None if run is None else new_draw(run, prepared.study, built.trainer.plan)
+    with drawing(reserved, new=True) as draw:
+        parts = built.trainer, built.model, built.optimizer
+        return begin(run, *parts, source, also=built.also, data=data, permission=draw)
 
 
 def resume_training(run: RunFolder, prepared: Prepared) -> Resumed:
     """The state at the last good checkpoint; in the first process, or the only one, ``run`` is locked."""
     source, data = _agreed_source(prepared), _data(prepared)
     built = prepared.built
-    draw = draw_again(run, prepared.study, built.trainer.plan) if isinstance(run, LockedRun) else None
-    return resume(run, built.trainer, built.model, built.optimizer, source, also=built.also, data=data, permission=draw)
+    reserved = draw_again(run, prepared.study, built.trainer.plan) if isinstance(run, LockedRun) else None
+    with drawing(reserved) as draw:
+        parts = built.trainer, built.model, built.optimizer
+        return resume(run, *parts, source, also=built.also, data=data, permission=draw)
 
 
 def _data(prepared: Prepared) -> bytes:
