@@ -24,6 +24,7 @@ from inosgd.gradients import (
     Measured,
     ReferenceEngine,
     supervised,
+    trainable_parameters,
 )
 from inosgd.importance import BetaTail, Tail, importance_weights
 from inosgd.order import DESCENDING_LOSS, Candidates
@@ -71,7 +72,8 @@ def private(
     losses: ExampleLosses = _LOSSES,
 ) -> Step:
     """Norms, weights, clipping, weighted sum, noise, update: the whole private step."""
-    flat = [parameter.detach().view(-1) for parameter in model.parameters()]  # they share the parameters' memory
+    trained = list(trainable_parameters(model).values())
+    flat = [parameter.detach().view(-1) for parameter in trained]  # they share the parameters' memory
     sizes = [len(parameter) for parameter in flat]
     thresholds = np.ones(len(inputs))
     clipping, room = FlatClipping(), _room(len(inputs), flat[0].dtype)
@@ -116,7 +118,7 @@ def _opacus(mode: str) -> Callable[[nn.Module, torch.Tensor, torch.Tensor], Step
         opacus: Any = importlib.import_module("opacus")
         validators: Any = importlib.import_module("opacus.validators")
         model = validators.ModuleValidator.fix(model)
-        optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+        optimizer = torch.optim.SGD(trainable_parameters(model).values(), lr=LEARNING_RATE)
         loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(inputs, targets), batch_size=len(inputs))
         made = opacus.PrivacyEngine().make_private(
             module=model,
