@@ -13,6 +13,7 @@ from inosgd.gradients import BookkeepingEngine, ReferenceEngine, supervised
 from inosgd.gradients.checks import check_structure
 from inosgd.gradients.recording import Task
 from inosgd.gradients.values import moved
+from tests.gradients.gradient_oracle import unseen_linear
 
 pytestmark = pytest.mark.usefixtures("sizes_unprobed")
 
@@ -218,7 +219,7 @@ ends = pytest.mark.parametrize("end", ["layer", "gate"])
 class TestBranchesThatStartAtZero:
     @ends
     def test_a_parameter_outside_its_module(self, end):
-        model = Branch(lambda model, z: model.inner(z) + F.linear(z, model.inner.weight), end)
+        model = Branch(lambda model, z: model.inner(z) + unseen_linear(z, model.inner.weight), end)
         with pytest.raises(InvalidArgumentError, match=r"parameter 'inner\.weight'.*ReferenceEngine"):
             on(BookkeepingEngine(), model, CROSS_ENTROPY, examples())
 
@@ -247,7 +248,7 @@ class TestBranchesThatStartAtZero:
         class Small(Branch):
             def forward(self, inputs):
                 hidden = self.first(inputs)
-                return self.last(hidden) + 1e-3 * self.last(F.linear(hidden.tanh(), self.inner.weight))
+                return self.last(hidden) + 1e-3 * self.last(unseen_linear(hidden.tanh(), self.inner.weight))
 
         with pytest.raises(InvalidArgumentError, match=r"parameter '\w+\.weight'"):
             on(BookkeepingEngine(), Small(None, "layer"), CROSS_ENTROPY, examples())
@@ -273,7 +274,7 @@ class TestWhen:
     def checked(self, monkeypatch):
         found: list[tuple[int, bool]] = []
 
-        def note(task, batch, *, recorded, perturbed, seed, folds):
+        def note(task, batch, *, recorded, perturbed, seed, seen):
             found.append((len(batch[0]), perturbed))
             return True
 

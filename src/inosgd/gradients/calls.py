@@ -7,7 +7,7 @@ output, before any hook of the user's has changed it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.rules import pooling
 from inosgd.gradients.rules.chain import Chain, ChainRun
 from inosgd.gradients.rules.chain_kernel import kernel_run
-from inosgd.gradients.rules.recorder import Recorder
+from inosgd.gradients.rules.recorder import Recorder, Watching
 from inosgd.gradients.rules.recurrent import packed_call
 from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, gradients_of, keeps_output, noted
 
@@ -52,11 +52,19 @@ def recorded_layer(path: str, module: nn.Module, rule: Rule) -> StandIn:
 
 def _recorded_layer(path: str, module: nn.Module, rule: Rule, recorder: Recorder, forward: Forward) -> Forward:
     def call(*arguments: Any, **keywords: Any) -> Any:
-        output = forward(*arguments, **keywords)
+        if recorder.watch is None or recorder.in_layer:
+            output = forward(*arguments, **keywords)
+        elif _carried(recorder.watch, arguments, keywords):
+            return forward(*arguments, **keywords)  # whose functions are recorded
+        else:
+            with recorder.layer():
+                output = forward(*arguments, **keywords)
+            if _constant(recorder, path, arguments, keywords, output):
+                return forward(*arguments, **keywords)
         if not isinstance(output, torch.Tensor):
             raise InvalidArgumentError(
-                f"module {path!r} ({type(module).__name__}) has parameters of its own and returns "
-                f"{type(output).__name__}; return one tensor, or use ReferenceEngine"
+                f"module {path!r} ({type(module).__name__}) has a rule and returns {type(output).__name__}; return one "
+                "tensor, or register no rule for it"
             )
         kept = [leaf for leaf in (*arguments, *keywords.values()) if isinstance(leaf, torch.Tensor)]
         if not output.requires_grad:
@@ -74,6 +82,29 @@ def _recorded_layer(path: str, module: nn.Module, rule: Rule, recorder: Recorder
         return output
 
     return call
+
+
+def _carried(watch: Watching, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
+    """Whether a layer is given parameters, or what was computed from them alone."""
+    given = (*arguments, *keywords.values())
+    return any(isinstance(leaf, torch.Tensor) and watch.carried(leaf) is not None for leaf in given)
+
+
+def _constant(
+    recorder: Recorder, path: str, arguments: Sequence[Any], keywords: Mapping[str, Any], output: Any
+) -> bool:
+    """Whether the examples have no part in what a layer is given, and its output has no rows of theirs.
+
+    A layer that had none in one batch has none in another, whatever its shape is there.
+    """
+    watch, given = recorder.watch, (*arguments, *keywords.values())
+    if watch is None or not isinstance(output, torch.Tensor) or recorder.is_shared(output):
+        return False
+    if any(isinstance(leaf, torch.Tensor) and watch.is_of_batch(leaf) for leaf in given):
+        return False
+    if output.dim() == 0 or len(output) % recorder.count:
+        recorder.constant.add(path)
+    return path in recorder.constant
 
 
 def recurrent_layer(module: nn.RNNBase) -> StandIn:
@@ -103,11 +134,13 @@ def _chain(module: nn.Sequential, path: str) -> StandIn | None:
 
 def _chained(chain: Chain, recorder: Recorder, forward: Forward) -> Forward:
     def call(inputs: Any) -> Any:
-        if chain.suits(inputs):
+        if chain.suits(inputs) and not (recorder.watch and _carried(recorder.watch, [inputs], {})):
             if recorder.is_shared(inputs):
                 recorder.folds.append((chain.where, 0))
                 inputs = recorder.per_example(inputs)
-            return chain.recorded(recorder, inputs, kernel_run(chain.layers, inputs) or ChainRun(chain.layers, inputs))
+            with recorder.layer():
+                run = kernel_run(chain.layers, inputs) or ChainRun(chain.layers, inputs)
+                return chain.recorded(recorder, inputs, run)
         return forward(inputs)
 
     return call

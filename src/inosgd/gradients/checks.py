@@ -17,7 +17,7 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.engine import ExampleLosses, Examples, count_examples
 from inosgd.gradients.inplace import can_run_out_of_place, overwrites
-from inosgd.gradients.recording import Folds, Task, take
+from inosgd.gradients.recording import Seen, Task, take
 from inosgd.gradients.values import check_values
 
 State = tuple[object, ...]
@@ -45,14 +45,14 @@ class Checks:
         batches: How many batches there were, checked or not.
         largest: How many examples the largest batch had whose values were checked.
         waiting: Whether values are to be checked as soon as a batch allows it.
-        folds: See `inosgd.gradients.recording.Task`.
+        seen: What the batches had that were checked.
     """
 
     recorded: bool
     batches: int = 0
     largest: int = 0
     waiting: bool = True
-    folds: set[Folds] = field(default_factory=set)
+    seen: Seen = field(default_factory=Seen)
 
     def values(self, task: Task, examples: Examples, size: int | None = None, *, anew: bool = False) -> None:
         """Check the values of a batch, of which ``size`` examples pass at once, if it is its turn.
@@ -74,7 +74,7 @@ class Checks:
         rows = torch.arange(max(count, _FEWEST), device="cpu") % count_examples(examples)
         piece = take(examples, rows)
         self.waiting = True  # also if the next line raises
-        if check_values(task, piece, recorded=self.recorded, perturbed=larger, seed=self.batches, folds=self.folds):
+        if check_values(task, piece, recorded=self.recorded, perturbed=larger, seed=self.batches, seen=self.seen):
             self.largest, self.waiting = max(self.largest, count), False
 
 
@@ -105,24 +105,16 @@ def check_structure(task: Task, *, recorded: bool = True) -> Checks:
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse layers that mix examples, and uses of parameters that the engine would get wrong.
+    """Refuse layers that mix examples, or overwrite what the engine computes gradients from.
 
     Raises:
         InvalidArgumentError: It names the module and what to do about it.
     """
     check_layers(model)
-    owners: dict[int, str] = {}
     for path, module in model.named_modules():
         if overwrites(module) and not can_run_out_of_place(module):
             problem = "it overwrites values that gradients are computed from; set inplace=False"
             raise InvalidArgumentError(f"{_name(path, module)}: {problem}")
-        for name, parameter in module.named_parameters(recurse=False):
-            earlier = owners.setdefault(id(parameter), f"{path}.{name}")
-            if parameter.requires_grad and earlier != f"{path}.{name}":
-                raise InvalidArgumentError(
-                    f"{_name(path, module)}: its parameter {name} is shared with {earlier!r}; give each module its own "
-                    "parameter, or use ReferenceEngine"
-                )
 
 
 def check_layers(model: nn.Module) -> None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
-from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import partial
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,23 +25,41 @@ from inosgd.gradients.engine import (
     Measured,
     check_losses,
     count_examples,
+    tensors_of,
     trainable_parameters,
 )
 from inosgd.gradients.inplace import can_run_out_of_place, out_of_place, overwrites
-from inosgd.gradients.rules.attention import ATTENTION, recorded_attention
 from inosgd.gradients.rules.chain import ChainGradients, FoldedChain
 from inosgd.gradients.rules.chain_kernel import KernelGradients
-from inosgd.gradients.rules.fallback import fallback_rule
-from inosgd.gradients.rules.forms import Bounds, Form, Summed, added
+from inosgd.gradients.rules.forms import Bounds, Form, Summed, added, by_parameter
+from inosgd.gradients.rules.functions import RECORDED, Watch, tensors_in
 from inosgd.gradients.rules.linear import by_columns
 from inosgd.gradients.rules.recorder import Record, Recorder
-from inosgd.gradients.rules.recurrent import CELLS, recorded_recurrence
 from inosgd.gradients.rules.rule import Gradients, rule_for
 from inosgd.gradients.written import Table, tables_of, unwritten
 from inosgd.rounding import CANCELLATION, ROUNDOFFS
 
 Folds = tuple[tuple[str, int], ...]
 """See `Recorder.folds`."""
+
+Use = tuple[tuple[nn.Parameter, ...], Form]
+"""Parameters, and the gradients that one use of them has."""
+
+
+@dataclass
+class Seen:
+    """What batches had whose values were checked, and others may have.
+
+    Attributes:
+        folds: Which outputs had another number of rows than one per example.
+        functions: Whether parameters were used outside of layers with rules.
+        constant: See `Recorder`.
+    """
+
+    folds: set[Folds] = field(default_factory=set)
+    functions: bool = False
+    constant: set[str] = field(default_factory=set)
+
 
 _UNDERFLOW = 1e-150
 """What may be left of a norm whose square is below the smallest float64."""
@@ -61,8 +79,8 @@ class Task:
         modules: All modules of the model, each once.
         tables: Where the modules hold their parameters and buffers, which no pass may write to.
         inplace: The modules that would work in place and run out of place; see `inosgd.gradients.inplace`.
-        folds: Which outputs may have another number of rows than one per example, as `Recorder` has them: what checked
-            batches had; None where any may, because it is being checked.
+        watched: Whether some of the parameters are not those of a layer with a rule, so that functions are watched.
+        seen: What checked batches had; None while one is checked, where anything may be.
         by_columns: Whether linear maps have the places of a batch in their columns; see `inosgd.gradients.invariance`.
     """
 
@@ -74,7 +92,8 @@ class Task:
     modules: tuple[nn.Module, ...]
     tables: tuple[Table, ...]
     inplace: tuple[nn.Module, ...] = ()
-    folds: Set[Folds] | None = None
+    watched: bool = False
+    seen: Seen | None = None
     by_columns: bool = False
 
     @classmethod
@@ -84,14 +103,20 @@ class Task:
         stand_ins: list[tuple[nn.Module, StandIn]] = []
         functions: dict[int, str] = {}
         tables: list[Table] = []
+        known: set[int] = set()
+        watched = False
         modules: dict[nn.Module, str] = {}
         _walk("", model, modules)
         for module, path in modules.items():
             tables += tables_of(module)
             if module._parameters:
                 trained = {name: p for name, p in module._parameters.items() if p is not None and p.requires_grad}
-                parameters.update({f"{path}.{name}" if path else name: p for name, p in trained.items()})
+                for name, parameter in trained.items():
+                    if id(parameter) not in known:
+                        known.add(id(parameter))
+                        parameters[f"{path}.{name}" if path else name] = parameter
                 stand_in = _stand_in(path, module, list(trained.values()), functions)
+                watched |= stand_in is None and any(id(p) not in functions for p in trained.values())
             else:
                 stand_in = quicker(module, path)
             if stand_in is not None:
@@ -105,6 +130,7 @@ class Task:
             tuple(modules),
             tuple(tables),
             tuple([module for module in modules if can_run_out_of_place(module) and overwrites(module)]),
+            watched,
         )
 
     @property
@@ -124,7 +150,10 @@ def _walk(path: str, module: nn.Module, found: dict[nn.Module, str]) -> None:
 def _stand_in(
     path: str, module: nn.Module, trained: Sequence[nn.Parameter], functions: dict[int, str]
 ) -> StandIn | None:
-    """What records a module with these trained parameters; where functions do it, they are added to ``functions``."""
+    """What records a module with these trained parameters; None where functions do it.
+
+    Those of recurrent and attention modules, which have functions of their own, are added to ``functions``.
+    """
     if isinstance(module, nn.MultiheadAttention):
         functions.update({id(p): path for p in module.parameters() if p.requires_grad})
         return None
@@ -133,7 +162,8 @@ def _stand_in(
     if isinstance(module, nn.RNNBase):
         functions.update({id(p): path for p in trained})
         return recurrent_layer(module)
-    return recorded_layer(path, module, rule_for(module) or fallback_rule)
+    rule = rule_for(module)
+    return None if rule is None else recorded_layer(path, module, rule)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -148,6 +178,8 @@ class Page:
         norms: At least every example's gradient norm, and at least a `CANCELLATION`-th of its magnitude.
         magnitudes: At least the sum of the norms of all that an example adds to a sum; see `Bounds`.
         folds: See `Recorder`.
+        functions: See `Seen`.
+        constant: See `Recorder`.
     """
 
     parameters: tuple[nn.Parameter, ...]
@@ -157,6 +189,8 @@ class Page:
     magnitudes: FloatArray
     count: int
     folds: Folds = ()
+    functions: bool = False
+    constant: Set[str] = frozenset()
 
     def measure(self) -> Measured:
         """See `BatchGradients.measure`."""
@@ -229,7 +263,7 @@ def take(examples: Examples, rows: torch.Tensor) -> Examples:
 
 def forward(task: Task, examples: Examples, recorder: Recorder) -> torch.Tensor:
     """The losses of a batch, with everything noted that the gradients need."""
-    functions = _RecordedFunctions(recorder, task.functions) if task.functions else nullcontext()
+    functions = _functions(task, examples, recorder)
     columns = _LinearByColumns() if task.by_columns else nullcontext()
     with (
         torch.enable_grad(),
@@ -249,13 +283,23 @@ class UncheckedFoldsError(InvalidArgumentError):
     """Outputs have numbers of rows that they had in no batch that was checked."""
 
 
+def _functions(task: Task, examples: Examples, recorder: Recorder) -> AbstractContextManager[Any]:
+    """What sees the functions that a pass calls, if it has to see any."""
+    if task.watched or task.seen is None or task.seen.functions:
+        names = {id(parameter): name for name, parameter in task.parameters.items()}
+        recorder.watch = watch = Watch(recorder, names, tensors_of(examples))
+        recorder.constant = task.seen.constant if task.seen is not None else set()
+        return watch
+    return _RecordedFunctions(recorder) if task.functions else nullcontext()
+
+
 def _check_folds(task: Task, recorder: Recorder) -> None:
     """Refuse numbers of rows that no batch had that was checked.
 
     Rows that were picked from the examples have the same shapes, and nothing that tells whose they are.
     """
-    if recorder.folds and task.folds is not None and tuple(recorder.folds) not in task.folds:
-        known = {fold for folds in task.folds for fold in folds}
+    if recorder.folds and task.seen is not None and tuple(recorder.folds) not in task.seen.folds:
+        known = {fold for folds in task.seen.folds for fold in folds}
         new = sorted({path for path, _ in set(recorder.folds) - known or recorder.folds})
         raise UncheckedFoldsError(
             f"modules {new}: not one row per example for {recorder.count} examples, unlike in batches that were "
@@ -290,7 +334,8 @@ def read_page(task: Task, losses: torch.Tensor, recorder: Recorder, count: int) 
             norms = np.maximum(norms, magnitudes / CANCELLATION)
         norms = norms + _UNDERFLOW
         parameters, folds = tuple(task.parameters.values()), tuple(recorder.folds)
-        return Page(parameters, losses.detach(), forms, norms, magnitudes, count, folds)
+        functions = recorder.watch is not None and recorder.watch.used
+        return Page(parameters, losses.detach(), forms, norms, magnitudes, count, folds, functions, recorder.constant)
 
 
 def _no_bounds(losses: torch.Tensor) -> Bounds:
@@ -308,15 +353,15 @@ def flatten(parts: Sequence[torch.Tensor | None], parameters: Sequence[nn.Parame
 class _RecordedFunctions(TorchFunctionMode):
     """Replaces the library's recurrent and attention functions by recorded ones, for trainable parameters."""
 
-    def __init__(self, recorder: Recorder, functions: dict[int, str]) -> None:
+    def __init__(self, recorder: Recorder) -> None:
         super().__init__()
-        self._recorder, self._parameters = recorder, functions
+        self._recorder = recorder
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        recorded = _FUNCTIONS.get(func)
-        if recorded is not None and any(id(leaf) in self._parameters for leaf in _parameters_of(args, kwargs)):
+        recorded = RECORDED.get(func)
+        if recorded is not None and any(map(self._recorder.records_functions_of, tensors_in(args, kwargs or {}))):
             return recorded(self._recorder, args, kwargs or {})
         return func(*args, **(kwargs or {}))
 
@@ -332,21 +377,6 @@ class _LinearByColumns(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-_FUNCTIONS: dict[Any, Callable[..., Any]] = {
-    ATTENTION: recorded_attention,
-    **{function: partial(recorded_recurrence, cell) for function, cell in CELLS.items()},
-}
-
-
-def _parameters_of(arguments: tuple[Any, ...], keywords: dict[str, Any] | None) -> Iterator[Any]:
-    """The arguments, with lists of weights (of recurrent functions) opened."""
-    for each in (*arguments, *(keywords or {}).values()):
-        if isinstance(each, list):
-            yield from each
-        else:
-            yield each
-
-
 def _output_gradients(losses: torch.Tensor, records: Sequence[Record]) -> list[torch.Tensor | None]:
     """The gradient of the summed losses with respect to every recorded output: the only backward pass."""
     edges = [output.edge for record in records for output in record.outputs]
@@ -359,22 +389,24 @@ def _output_gradients(losses: torch.Tensor, records: Sequence[Record]) -> list[t
 
 def _forms(records: Sequence[Record], gradients: list[torch.Tensor | None], count: int) -> Gradients:
     """Every record's gradients; uses of the same parameters are summed. Empties ``gradients`` on the way."""
-    found: list[tuple[tuple[nn.Parameter, ...], Form]] = []
+    found: list[Use] = []
     for record in reversed(records):
         arrived = [gradients.pop() for _ in record.outputs][::-1]
         found += record.gradients(arrived).items()
     if len(found) == 1:
         return dict(found)
+    uses = _grouped(_each_map_alone(found) if _overlap(key for key, _ in found) else found)
+    if _overlap(uses):
+        uses = _grouped(_each_parameter_alone(uses))
+    return {key: forms[0] if len(forms) == 1 else Summed(tuple(forms), count) for key, forms in uses.items()}
+
+
+def _grouped(found: Iterable[Use]) -> dict[tuple[nn.Parameter, ...], list[Form]]:
+    """The uses of the same parameters together."""
     uses: dict[tuple[nn.Parameter, ...], list[Form]] = {}
-    for parameters, form in _each_map_alone(found) if _overlap(key for key, _ in found) else found:
+    for parameters, form in found:
         uses.setdefault(parameters, []).append(form)
-    single = {key: forms[0] if len(forms) == 1 else Summed(tuple(forms), count) for key, forms in uses.items()}
-    if _overlap(single):
-        raise InvalidArgumentError(
-            f"the rules of {sorted({record.where for record in records})} group the same parameters in different "
-            "ways; let a rule return the same groups on every call"
-        )
-    return single
+    return uses
 
 
 def _overlap(keys: Iterable[tuple[nn.Parameter, ...]]) -> bool:
@@ -383,9 +415,7 @@ def _overlap(keys: Iterable[tuple[nn.Parameter, ...]]) -> bool:
     return len(found) != len(set(found))
 
 
-def _each_map_alone(
-    found: Iterable[tuple[tuple[nn.Parameter, ...], Form]],
-) -> Iterator[tuple[tuple[nn.Parameter, ...], Form]]:
+def _each_map_alone(found: Iterable[Use]) -> Iterator[Use]:
     """The same with chains taken apart, because some of their layers were also called by themselves."""
     for parameters, form in found:
         if not isinstance(form, ChainGradients | KernelGradients | FoldedChain):
@@ -394,3 +424,14 @@ def _each_map_alone(
         rest = iter(parameters)
         for single in form.apart():
             yield tuple(next(rest) for _ in range(1 + single.biases)), single
+
+
+def _each_parameter_alone(uses: Mapping[tuple[nn.Parameter, ...], Sequence[Form]]) -> Iterator[Use]:
+    """The same with parameters by themselves that are in several groups: a weight that two layers share, say."""
+    groups = Counter(id(parameter) for key in uses for parameter in key)
+    for key, forms in uses.items():
+        for form in forms:
+            if len(key) == 1 or all(groups[id(parameter)] == 1 for parameter in key):
+                yield key, form
+            else:
+                yield from zip([(parameter,) for parameter in key], by_parameter(form), strict=True)

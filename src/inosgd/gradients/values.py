@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -17,7 +17,7 @@ from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.gradients.draws import HeldDraws
 from inosgd.gradients.engine import Examples, check_losses, count_examples
 from inosgd.gradients.inplace import out_of_place
-from inosgd.gradients.recording import Folds, Task, flatten, forward, record_pass
+from inosgd.gradients.recording import Folds, Seen, Task, flatten, forward, record_pass
 from inosgd.gradients.rules.recorder import Recorder
 from inosgd.gradients.written import same_contents
 
@@ -39,9 +39,7 @@ _PERTURBATION = 0.1
 _GOLDEN = 0.6180339887498949
 
 
-def check_values(
-    task: Task, examples: Examples, *, recorded: bool, perturbed: bool, seed: int, folds: set[Folds]
-) -> bool:
+def check_values(task: Task, examples: Examples, *, recorded: bool, perturbed: bool, seed: int, seen: Seen) -> bool:
     """Compare a batch with its parts; False if too few of its losses and gradients are finite to tell.
 
     The batch passes whole, as it does in training. Its examples then pass in two halves and, up to 32 of them, alone,
@@ -69,7 +67,7 @@ def check_values(
         perturbed: Whether to compare at moved parameters as well, where branches that start at zero are open, and to
             see there that no loss has a derivative with respect to the input of another example.
         seed: Says which halves.
-        folds: If the batch could be compared, what it had is added to it; see `Task`.
+        seen: If the batch could be compared, what it had is added.
 
     Raises:
         InvalidArgumentError: It says what differs and what to do about it.
@@ -89,7 +87,9 @@ def check_values(
                 raise
             comparison.check_repeated(first)
     if told:
-        folds.add(first.folds)
+        seen.folds.add(first.folds)
+        seen.functions |= first.functions
+        seen.constant |= first.constant
     return told
 
 
@@ -129,6 +129,8 @@ class _Whole:
     coefficients: FloatArray
     total: torch.Tensor | None
     folds: Folds = ()
+    functions: bool = False
+    constant: Set[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,12 +213,14 @@ class _Comparison:
         if not self.recorded:
             losses = self._losses()
             return _Whole(losses, np.zeros(len(losses)), np.isfinite(losses).astype(np.float64), None)
-        page = record_pass(replace(self.task, folds=None), self.examples)
+        page = record_pass(replace(self.task, seen=None), self.examples)
         measured = page.measure()
         if coefficients is None:
             usable = np.isfinite(measured.losses) & np.isfinite(measured.grad_norms)
             coefficients = _different(measured.grad_norms, usable, float(np.finfo(np.float32).tiny) ** 0.5)
-        return _Whole(measured.losses, measured.grad_norms, coefficients, page.weighted_sum(coefficients), page.folds)
+        total = page.weighted_sum(coefficients)
+        had = page.folds, page.functions, page.constant
+        return _Whole(measured.losses, measured.grad_norms, coefficients, total, *had)
 
     def _losses(self) -> FloatArray:
         """The losses of a pass as training does it."""

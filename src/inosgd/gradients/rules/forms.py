@@ -324,6 +324,10 @@ class Summed:
     The uses are not orthogonal, |g + h|^2 = |g|^2 + |h|^2 + 2 g . h, so norms need the uses together: as one
     longer sequence where all of them are `OuterProducts`, by materialised sums of a few examples otherwise. These are
     also what is summed then: uses that cancel in an example have to cancel before they meet others.
+
+    A table that is also the weight of a linear map (the words of a language model) is the first case too: a lookup of
+    row v with the gradient d adds e_v d^T, the outer product with a vector that is 1 at v and 0 elsewhere. Its product
+    with the map's output gradient is one entry of that, so that nothing as large as the table is held.
     """
 
     forms: tuple[Form, ...]
@@ -334,12 +338,14 @@ class Summed:
         outer = self._outer_products()
         if outer:
             return outer[0].joined(outer[1:]).bounds()
+        if self._tied():
+            return self._tied_bounds()
         parts = [self._dense(chunk).bounds() for chunk in self._chunks()]
         return Bounds(*[torch.cat(each) for each in zip(*parts, strict=True)])
 
     def weighted_sum(self, coefficients: torch.Tensor, *, single: bool) -> Sequence[torch.Tensor]:
         """Weighted sums are linear: the uses' sums add. The same chunks of examples otherwise."""
-        if self._outer_products():
+        if self._outer_products() or self._tied():
             sums = [form.weighted_sum(coefficients, single=single) for form in self.forms]
         else:
             chunks = self._chunks()
@@ -350,6 +356,21 @@ class Summed:
         """The forms, if all of them are of this kind."""
         outer = [form for form in self.forms if isinstance(form, OuterProducts)]
         return outer if len(outer) == len(self.forms) else []
+
+    def _tied(self) -> bool:
+        """Whether all uses are lookups or linear maps without a bias."""
+        return all(
+            isinstance(form, Lookups) or (isinstance(form, OuterProducts) and len(form.inputs) == 1 and not form.biases)
+            for form in self.forms
+        )
+
+    def _tied_bounds(self) -> Bounds:
+        """By the Gram matrices of the places of all uses, a few examples at a time."""
+        places = sum(form.outputs[0, ..., 0].numel() for form in self.forms)  # type: ignore[attr-defined]
+        size = max(1, CHUNK_ELEMENTS // max(1, places * places))
+        chunks = [slice(start, start + size) for start in range(0, max(1, self.count), size)]
+        parts = [_bounds_of_tied(self.select(chunk).forms) for chunk in chunks]
+        return Bounds(*[torch.cat(each) for each in zip(*parts, strict=True)])
 
     def _chunks(self) -> list[slice]:
         width = sum(part.numel() for part in self.select(slice(0, 1)).materialise())
@@ -368,6 +389,30 @@ class Summed:
         """Some examples of every use."""
         count = len(range(*rows.indices(self.count))) if isinstance(rows, slice) else len(rows)
         return Summed(tuple(form.select(rows) for form in self.forms), count)
+
+
+def _bounds_of_tied(forms: Sequence[Form]) -> Bounds:
+    """Bounds on sums of u_t w_t^T, where u_t and w_t are d_t and a_t of a linear map, or e_v and d_t of a lookup."""
+    outer = [form for form in forms if isinstance(form, OuterProducts)]
+    lookups = [form for form in forms if isinstance(form, Lookups)]
+    given, indices = torch.cat([form.outputs for form in lookups], 1), torch.cat([form.indices for form in lookups], 1)
+    if not outer:
+        return Lookups(given, indices, lookups[0].table).bounds()
+    maps = outer[0].joined(outer[1:])
+    entries = maps.outputs.gather(2, indices.unsqueeze(1).expand(-1, maps.outputs.shape[1], -1))
+    same = (indices.unsqueeze(1) == indices.unsqueeze(2)).to(entries.dtype)
+    upper = torch.cat([maps.outputs @ maps.outputs.mT, entries], 2)
+    of_left, right = torch.cat([upper, torch.cat([entries.mT, same], 2)], 1), torch.cat([maps.inputs[0], given], 1)
+    return pair_bounds(of_left, right @ right.mT, maps.outputs.shape[2], right.shape[2])
+
+
+def by_parameter(form: Form) -> Sequence[Form]:
+    """A form for each of the parameters."""
+    if isinstance(form, OuterProducts):
+        maps = [OuterProducts(form.outputs, (each,)) for each in form.inputs]
+        biases = OuterProducts(form.outputs, (), 1).materialise()
+        return [*maps, *[Dense(tuple(biases))] * form.biases]
+    return [Dense((part,)) for part in form.materialise()]
 
 
 def affine(outputs: torch.Tensor, inputs: Sequence[torch.Tensor], biases: int) -> Form:

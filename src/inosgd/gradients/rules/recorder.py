@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
@@ -76,6 +77,18 @@ class Record(NamedTuple):
         return {parameters: folded(form, self.places, self.examples) for parameters, form in found.items()}
 
 
+class Watching(Protocol):
+    """See `inosgd.gradients.rules.functions.Watch`."""
+
+    used: bool
+
+    def carried(self, tensor: torch.Tensor) -> object:
+        """Not None for a trained parameter, or what was computed from such alone."""
+
+    def is_of_batch(self, tensor: torch.Tensor) -> bool:
+        """Whether the examples had a part in a tensor."""
+
+
 class Recorder:
     """Collects the records of one forward pass.
 
@@ -85,6 +98,9 @@ class Recorder:
         lengths: While a recurrent layer runs on sequences of different lengths, how long each of them is.
         folds: The calls whose output did not have one row per example: the module, and how many rows an example has, 0
             for one row that all examples share.
+        watch: What records functions outside of layers with rules, if anything does.
+        in_layer: Whether a layer with a rule is being called.
+        constant: The layers whose outputs are known to be the same for all examples, without a dimension of them.
     """
 
     def __init__(self, count: int, names: Mapping[int, str]) -> None:
@@ -92,6 +108,9 @@ class Recorder:
         self.records: list[Record] = []
         self.lengths: torch.Tensor | None = None
         self.folds: list[tuple[str, int]] = []
+        self.watch: Watching | None = None
+        self.in_layer = False
+        self.constant: set[str] = set()
         self._names = names
         self._rows = count
 
@@ -159,6 +178,19 @@ class Recorder:
             lambda each: each.expand(self._rows, *each.shape[1:]) if self.is_shared(each) else each,
             values,
         )
+
+    @contextmanager
+    def layer(self) -> Iterator[None]:
+        """Inside, a layer with a rule is being called."""
+        before, self.in_layer = self.in_layer, True
+        try:
+            yield
+        finally:
+            self.in_layer = before
+
+    def records_functions_of(self, parameter: torch.Tensor) -> bool:
+        """Whether a parameter is one of recurrent or attention modules."""
+        return id(parameter) in self._names
 
     def where(self, parameter: nn.Parameter) -> str:
         """The module that a parameter belongs to, for messages."""

@@ -124,9 +124,11 @@ def noted(rule: Rule, output: torch.Tensor) -> Any:
 def rule_for(module: nn.Module) -> Rule | None:
     """The rule registered for the module's type, or for a base class whose ``forward`` it inherits.
 
-    A module that was given a ``forward`` of its own computes something else than its type does, and has no rule.
+    A module that was given a ``forward`` of its own computes something else than its type does, and has no rule; nor
+    has one whose weight is computed from other parameters (``weight_norm``, parametrizations).
     """
-    if "forward" in vars(module):
+    own = vars(module)
+    if "forward" in own or "weight" in own or "parametrizations" in module._modules:
         return None
     for base in type(module).__mro__:
         if base in _RULES:

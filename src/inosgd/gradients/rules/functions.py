@@ -1,0 +1,539 @@
+"""Parameters that are used outside a layer with a rule: functions are recorded, wherever they are called.
+
+Inside `Watch` every function of torch that is called from Python is seen, with what it is given. A tensor is
+
+- *carried* if it was computed from trained parameters and constants alone: relative biases, normalised weights, slices;
+- *of the batch* if the examples had a part in it.
+
+A function of parameters and carried tensors alone gives a carried one. Where they meet the batch, one of three things
+is recorded, each of which is exact:
+
+1. Functions with a rule (linear maps, convolutions, embeddings, normalisation) have the gradients of their layer.
+2. A function that broadcasts (sums, products, masks of attention) is given a row for each example in place of the one
+   that all share; the gradient of an example's row is the example's gradient.
+3. Any other function f has g_i = d_i^T df(x_i, w)/dw, mapped over the examples i; that f gives x_i alone what it gave
+   it in its batch is compared every time.
+
+From a carried tensor gradients are pulled back to its parameters, example by example, through its own graph.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+from torch import _VF, nn
+from torch.func import vjp, vmap
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from inosgd.errors import InvalidArgumentError
+from inosgd.gradients.rules.attention import ATTENTION, recorded_attention
+from inosgd.gradients.rules.convolution import convolution_rule
+from inosgd.gradients.rules.embedding import embedding_rule
+from inosgd.gradients.rules.forms import Dense, Form, affine, apart
+from inosgd.gradients.rules.linear import linear_rule
+from inosgd.gradients.rules.normalization import group_norm_rule, layer_norm_rule, rms_norm_rule
+from inosgd.gradients.rules.recorder import Recorder
+from inosgd.gradients.rules.recurrent import CELLS, recorded_recurrence
+from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, gradients_of, reads_places
+
+_BROADCAST = frozenset(
+    f"{prefix}{name}{suffix}"
+    for name in ("add", "sub", "mul", "div", "truediv", "pow", "maximum", "minimum", "where", "lerp", "addcmul")
+    for prefix, suffix in (("", ""), ("", "_"), ("__", "__"), ("__r", "__"), ("__i", "__"))
+) | {"subtract", "multiply", "divide", "true_divide", "rsub", "addcdiv"}
+"""Names of functions whose arguments are broadcast to one shape, entry by entry."""
+
+_EXPANSIONS = frozenset({"expand", "expand_as", "broadcast_to", "repeat"})
+"""Names of functions that make rows out of one."""
+
+
+class Carried(NamedTuple):
+    """A tensor that was computed from parameters alone, the parameters, and what to call it in messages."""
+
+    tensor: torch.Tensor
+    sources: tuple[nn.Parameter, ...]
+    where: str
+
+
+class Ruled(NamedTuple):
+    """A function with a rule: what the rule is shown as the layer."""
+
+    rule: Rule
+    layer: Callable[..., SimpleNamespace | None]
+
+
+class Watch(TorchFunctionMode):
+    """Records functions of trained parameters inside a ``with`` block.
+
+    Attributes:
+        used: Whether a parameter was used outside a layer with a rule, so far.
+    """
+
+    def __init__(self, recorder: Recorder, names: Mapping[int, str], examples: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        self.used = False
+        self._recorder, self._names = recorder, names
+        self._carried: dict[int, Carried] = {}
+        self._of_batch: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._mark(examples)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        given = list(tensors_in(args, kwargs))
+        known = [tensor for tensor in given if self.is_of_batch(tensor)]
+        used = [] if self._recorder.in_layer else [each for each in map(self.carried, given) if each is not None]
+        if func in RECORDED and any(map(self._recorder.records_functions_of, given)):
+            result = RECORDED[func](self._recorder, args, kwargs)
+        elif not used:
+            result = func(*args, **kwargs)
+        elif known:
+            self.used = True
+            result = self._met(func, args, kwargs, used)
+        else:
+            return self._carry(func, args, kwargs, used)
+        if known or used:
+            self._mark(tensors_in((result,), {}))
+        return result
+
+    def carried(self, tensor: torch.Tensor) -> Carried | None:
+        """What is known of a carried tensor or a trained parameter; None for any other."""
+        if not tensor.requires_grad:
+            return None
+        name = self._names.get(id(tensor))
+        return self._carried.get(id(tensor)) if name is None else Carried(tensor, (tensor,), name)  # type: ignore[arg-type]
+
+    def is_of_batch(self, tensor: torch.Tensor) -> bool:
+        """Whether the examples had a part in a tensor. What has a gradient and is not carried comes from layers."""
+        known = self._of_batch.get(id(tensor))
+        if known is not None and known() is tensor:
+            return True
+        return tensor.requires_grad and self.carried(tensor) is None
+
+    def _mark(self, tensors: Iterable[torch.Tensor]) -> None:
+        for tensor in tensors:
+            self._of_batch[id(tensor)] = weakref.ref(tensor)
+
+    def _carry(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], used: Sequence[Carried]) -> Any:
+        """The result of a function of parameters alone."""
+        with torch._C.DisableTorchFunction():  # linear maps by columns have no gradients for their weights
+            result = func(*args, **kwargs)
+        sources = tuple({id(source): source for each in used for source in each.sources}.values())
+        found = [each for each in tensors_in((result,), {}) if each.requires_grad]
+        self._carried.update({id(each): Carried(each, sources, used[0].where) for each in found})
+        self.used |= bool(found)
+        row = _row_of_expansion(func, args, result, self._recorder.count) if found and len(used) == 1 else None
+        if row is None:
+            return result
+        if self._recorder.count > 1:
+            self._recorder.folds.append((used[0].where, 0))
+        return self._spread(Carried(row, sources, used[0].where), result.shape)
+
+    def _met(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], used: Sequence[Carried]) -> Any:
+        """The result of a function of parameters and of the batch, recorded."""
+        if func in MAPS:
+            return MAPS[func](self, *args, **kwargs)
+        ruled = RULED.get(func)
+        if ruled is not None and args and self.is_of_batch(args[0]):
+            layer = ruled.layer(*args, **kwargs)
+            if layer is not None and not any(map(self.is_of_batch, tensors_in(vars(layer).values(), {}))):
+                output = func(*args, **kwargs)
+                self.record(output, ruled.rule, layer, args[0], used)
+                return output
+        substituted = self._with_rows(func, args, kwargs)
+        if substituted is not None:
+            return func(*substituted[0], **substituted[1])
+        return self.mapped(func, args, kwargs, used)
+
+    def record(
+        self, output: torch.Tensor, rule: Rule, layer: SimpleNamespace, inputs: torch.Tensor, used: Sequence[Carried]
+    ) -> None:
+        """Record an output whose gradients a rule knows, for what it is shown as a layer."""
+        where, behind = used[0].where, {id(each.tensor): each for each in used}
+        places = self._recorder.places(output, where)
+
+        def parts(gradient: torch.Tensor) -> Gradients:
+            return _pulled(gradients_of(rule, LayerCall(layer, (inputs,), {}, None, gradient, None, places)), behind)
+
+        self._recorder.add([output], parts, [inputs], where, by_example=True)
+
+    def _spread(self, row: Carried, shape: Sequence[int]) -> torch.Tensor:
+        """One row as a row for each example; the gradient of each is its example's."""
+        rows = row.tensor.expand(shape[0], *row.tensor.shape[1:])
+        behind = {id(row.tensor): row}
+
+        def parts(gradient: torch.Tensor) -> Gradients:
+            places = len(gradient) // self._recorder.count
+            of_rows = gradient.unsqueeze(1) if places == 1 else apart(gradient, places).sum(1, keepdim=True)
+            return _pulled({(row.tensor,): Dense((of_rows,))}, behind)  # type: ignore[dict-item]
+
+        self._recorder.add([rows], parts, [], row.where, by_example=True)
+        return rows
+
+    def _with_rows(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Arguments of a function that broadcasts, with a row for each example in what all share; None for others."""
+        name = getattr(func, "__name__", "")
+        given = list(tensors_in(args, kwargs))
+        mask = kwargs.get("attn_mask", args[3] if len(args) > 3 else None)
+        if func is functional.scaled_dot_product_attention:
+            if mask is None or any(each is not mask and self.carried(each) for each in given):
+                return None
+        elif name not in _BROADCAST:
+            return None
+        depth = max(tensor.dim() for tensor in given)
+        rows = {len(tensor) for tensor in given if tensor.dim() == depth and self.is_of_batch(tensor)} - {1}
+        shared = [each for each in given if self.carried(each)]
+        count = rows.pop() if len(rows) == 1 else self._recorder.count if self._recorder.count == 1 else 0
+        if rows or not count or depth == 0 or any(each.dim() == depth and len(each) > 1 for each in shared):
+            return None
+        replaced: dict[int, torch.Tensor] = {}
+        for each in {id(tensor): tensor for tensor in shared}.values():
+            before = self.carried(each)
+            row = each.reshape(*[1] * (depth - each.dim()), *each.shape)
+            replaced[id(each)] = self._spread(before._replace(tensor=row), (count,))  # type: ignore[union-attr]
+
+        def swapped(leaf: Any) -> Any:
+            return replaced.get(id(leaf), leaf)
+
+        return tuple(map(swapped, args)), {key: swapped(value) for key, value in kwargs.items()}
+
+    def mapped(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], used: Sequence[Carried]) -> Any:
+        """Any function, with the vector-Jacobian product of every example."""
+        where, count = used[0].where, self._recorder.count
+        name = getattr(func, "__name__", str(func))
+        if name.endswith("_") and not name.endswith("__"):
+            if self.carried(args[0]) is not None:
+                return func(*args, **kwargs)  # which is refused as a write to the model
+            raise InvalidArgumentError(
+                f"parameter {where!r}: {name} changes its argument in place, so that gradients could not be computed "
+                "from it; use the operation that is not in place"
+            )
+        result = func(*args, **kwargs)
+        leaves, layout = pytree.tree_flatten((args, kwargs))
+        rows = [self._rows_of(leaf, where, name) for leaf in leaves]
+        outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+        places = [self._recorder.places(output, where) for output in outputs]
+        behind = {id(each.tensor): each for each in used}
+        call = _Mapped(name, where, func, leaves, layout, rows, list(behind.values()), count)
+        shown = [output.detach() for output in outputs]
+
+        def parts(*gradients: torch.Tensor) -> Gradients:
+            pairs = list(zip(gradients, shown, places, strict=True))
+            found = call.gradients([apart(d, k) for d, _, k in pairs], [apart(y, k) for _, y, k in pairs])
+            of_used: dict[Any, Form] = {(w.tensor,): Dense((part,)) for w, part in zip(call.used, found, strict=True)}
+            return _pulled(of_used, behind)
+
+        kept = [leaf for leaf, row in zip(leaves, rows, strict=True) if row]
+        self._recorder.add(outputs, parts, kept, where, by_example=True)
+        return result
+
+    def _rows_of(self, leaf: Any, where: str, name: str) -> int:
+        """How many rows of an argument belong to an example; 0 if it is not of the batch."""
+        if not isinstance(leaf, torch.Tensor) or not self.is_of_batch(leaf):
+            return 0
+        if leaf.dim() == 0 or len(leaf) == 0 or len(leaf) % self._recorder.count:
+            raise InvalidArgumentError(
+                f"parameter {where!r}: it meets values of shape {tuple(leaf.shape)} in {name}, for "
+                f"{self._recorder.count} examples; let their dimension 0 count the examples, or use ReferenceEngine"
+            )
+        return len(leaf) // self._recorder.count
+
+
+class _Mapped(NamedTuple):
+    """A call that is mapped over examples."""
+
+    name: str
+    where: str
+    func: Any
+    leaves: list[Any]
+    layout: Any
+    rows: list[int]
+    used: list[Carried]
+    examples: int
+
+    def gradients(self, gradients: list[torch.Tensor], outputs: list[torch.Tensor]) -> list[torch.Tensor]:
+        """For every carried argument, what each example's loss would change it by."""
+        batched = [apart(leaf.detach(), row) for leaf, row in zip(self.leaves, self.rows, strict=True) if row]
+        values = [each.tensor.detach() for each in self.used]
+        places = {id(each.tensor): index for index, each in enumerate(self.used)}
+
+        def one(gradient: list[torch.Tensor], example: list[torch.Tensor]) -> Any:
+            def call(*values: torch.Tensor) -> list[torch.Tensor]:
+                parts = iter(example)
+                pairs = zip(self.leaves, self.rows, strict=True)
+                given = [
+                    next(parts) if row else values[places[id(leaf)]] if id(leaf) in places else leaf
+                    for leaf, row in pairs
+                ]
+                arguments, keywords = pytree.tree_unflatten(given, self.layout)
+                found = pytree.tree_leaves(self.func(*arguments, **keywords))
+                return [leaf for leaf in found if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+
+            output, pull, *_ = vjp(call, *values)
+            return output, pull(gradient)
+
+        try:
+            found, parts = vmap(one)(gradients, batched)
+        except Exception:  # no batching rule, a branch on values
+            found, parts = self._one_by_one(one, gradients, batched)
+        self._compare(found, outputs)
+        return list(parts)
+
+    def _one_by_one(self, one: Callable[..., Any], gradients: list[torch.Tensor], batched: list[torch.Tensor]) -> Any:
+        try:
+            each = [one([d[i] for d in gradients], [a[i] for a in batched]) for i in range(self.examples)]
+        except Exception as error:
+            raise InvalidArgumentError(
+                f"parameter {self.where!r}: {self.name} cannot be called with one example at a time ({error}): it "
+                "mixes examples, or has them in another dimension than the first; change that, or use ReferenceEngine"
+            ) from error
+        return pytree.tree_map(lambda *parts: torch.stack(parts), *each)
+
+    def _compare(self, found: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+        """Refuse a function that gives an example something else alone than in its batch."""
+        for one, other in zip(found, outputs, strict=True):
+            tolerance = 1e-3 if other.dtype == torch.float32 else 1e-6
+            if one.shape != other.shape or not torch.allclose(one, other, tolerance, tolerance, equal_nan=True):
+                raise InvalidArgumentError(
+                    f"parameter {self.where!r}: {self.name} gives an example something else alone than in its batch; "
+                    "it mixes examples, has them in another dimension than the first, or draws random numbers: change "
+                    "that, or register_rule for the module"
+                )
+
+
+def tensors_in(arguments: Iterable[Any], keywords: Mapping[str, Any]) -> Iterable[torch.Tensor]:
+    """The tensors among arguments, and in lists and tuples among them."""
+    for each in (*arguments, *keywords.values()):
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif isinstance(each, list | tuple):
+            yield from tensors_in(each, {})
+
+
+def _row_of_expansion(func: Any, args: tuple[Any, ...], result: Any, count: int) -> torch.Tensor | None:
+    """The one row that an expansion to the examples of a batch has copied; None for anything else."""
+    name = getattr(func, "__name__", "")
+    if name not in _EXPANSIONS or result.dim() == 0 or len(result) == 0 or len(result) % count:
+        return None
+    source: torch.Tensor = args[0]
+    if source.dim() == result.dim() and len(source) != 1:
+        return None
+    with torch._C.DisableTorchFunction():
+        if name != "repeat":
+            return source[(None,) * (result.dim() - source.dim())].expand(1, *result.shape[1:])
+        sizes = args[1] if isinstance(args[1], list | tuple) else args[1:]
+        return source.repeat(1, *sizes[1:])
+
+
+def _pulled(found: Gradients, behind: Mapping[int, Carried]) -> Gradients:
+    """Gradients with respect to parameters, from gradients with respect to what was computed from them."""
+    if all(isinstance(tensor, nn.Parameter) for key in found for tensor in key):
+        return found
+    sums: dict[nn.Parameter, torch.Tensor] = {}
+    for key, form in found.items():
+        for tensor, part in zip(key, form.materialise(), strict=True):
+            for parameter, gradient in _through_graph(behind[id(tensor)], part).items():
+                sums[parameter] = sums[parameter] + gradient if parameter in sums else gradient
+    return {(parameter,): Dense((gradient,)) for parameter, gradient in sums.items()}
+
+
+def _through_graph(carried: Carried, gradients: torch.Tensor) -> dict[nn.Parameter, torch.Tensor]:
+    """For every parameter behind a carried tensor, its gradient for each example."""
+    if isinstance(carried.tensor, nn.Parameter):
+        return {carried.tensor: gradients}
+
+    def pull(gradient: torch.Tensor, batched: bool) -> Sequence[torch.Tensor | None]:
+        given = (carried.tensor, carried.sources, gradient)
+        return torch.autograd.grad(*given, retain_graph=True, allow_unused=True, is_grads_batched=batched)
+
+    try:
+        found = pull(gradients, True)
+    except RuntimeError:
+        columns = zip(*[pull(gradient, False) for gradient in gradients], strict=True)
+        found = [None if column[0] is None else torch.stack(column) for column in columns]
+    return {parameter: part for parameter, part in zip(carried.sources, found, strict=True) if part is not None}
+
+
+def _linear(inputs: torch.Tensor, /, weight: torch.Tensor, bias: torch.Tensor | None = None) -> SimpleNamespace | None:
+    return SimpleNamespace(weight=weight, bias=bias) if weight.dim() == 2 else None
+
+
+def _convolution(
+    inputs: torch.Tensor,
+    /,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> SimpleNamespace | None:
+    kernel = tuple(weight.shape[2:])
+    if padding == "same":
+        return None
+
+    def tupled(value: Any) -> tuple[int, ...]:
+        return tuple(value) * (len(kernel) // len(value)) if isinstance(value, list | tuple) else (value,) * len(kernel)
+
+    return SimpleNamespace(
+        weight=weight,
+        bias=bias,
+        kernel_size=kernel,
+        stride=tupled(stride),
+        padding=tupled(0 if padding == "valid" else padding),
+        dilation=tupled(dilation),
+        groups=groups,
+        padding_mode="zeros",
+    )
+
+
+def _embedding(
+    inputs: torch.Tensor,
+    /,
+    weight: torch.Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> SimpleNamespace | None:
+    if max_norm is not None or scale_grad_by_freq:
+        raise InvalidArgumentError(
+            "embedding with max_norm or scale_grad_by_freq: an example's row would depend on the others; leave both out"
+        )
+    index = padding_idx if padding_idx is None or padding_idx >= 0 else padding_idx + len(weight)
+    rows, width = weight.shape
+    return SimpleNamespace(weight=weight, padding_idx=index, num_embeddings=rows, embedding_dim=width)
+
+
+def _trailing_norm(
+    inputs: torch.Tensor,
+    /,
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float | None = 1e-5,
+) -> SimpleNamespace | None:
+    return SimpleNamespace(weight=weight, bias=bias, normalized_shape=tuple(normalized_shape), eps=eps)
+
+
+def _rms_norm(
+    inputs: torch.Tensor,
+    /,
+    normalized_shape: Sequence[int],
+    weight: torch.Tensor | None = None,
+    eps: float | None = None,
+) -> SimpleNamespace | None:
+    return SimpleNamespace(weight=weight, normalized_shape=tuple(normalized_shape), eps=eps)
+
+
+def _group_norm(
+    inputs: torch.Tensor,
+    /,
+    num_groups: int,
+    weight: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    eps: float = 1e-5,
+) -> SimpleNamespace | None:
+    given = SimpleNamespace(weight=weight, bias=bias, num_groups=num_groups, eps=eps)
+    return None if weight is None else given
+
+
+@reads_places
+def _product_rule(call: LayerCall) -> Gradients:
+    """y = b + a W at every place: dW = sum_t a_t d_t^T."""
+    rows = len(call.gradient) // call.places
+    inputs, outputs = (each.reshape(rows, -1, each.shape[-1]) for each in (call.input, call.gradient))
+    found: dict[tuple[nn.Parameter, ...], Form] = {}
+    if call.trains("weight"):
+        found[(call.module.weight,)] = affine(inputs, [outputs], 0)
+    if call.trains("bias"):
+        found[(call.module.bias,)] = Dense((outputs.sum(1),))
+    return found
+
+
+def _product(inputs: torch.Tensor, /, weight: torch.Tensor) -> SimpleNamespace | None:
+    suits = isinstance(weight, torch.Tensor) and weight.dim() == 2 and inputs.dim() > 1
+    return SimpleNamespace(weight=weight, bias=None) if suits else None
+
+
+def _biased_product(
+    watch: Watch, bias: torch.Tensor, inputs: torch.Tensor, weight: torch.Tensor, **keywords: Any
+) -> torch.Tensor:
+    """``torch.addmm``, whose first argument is the bias."""
+    used = [each for each in map(watch.carried, (weight, bias)) if each is not None]
+    if keywords or bias.dim() != 1 or not watch.is_of_batch(inputs) or any(map(watch.is_of_batch, (bias, weight))):
+        return watch.mapped(torch.addmm, (bias, inputs, weight), keywords, used)  # type: ignore[no-any-return]
+    output = torch.addmm(bias, inputs, weight)
+    watch.record(output, _product_rule, SimpleNamespace(weight=weight, bias=bias), inputs, used)
+    return output
+
+
+def _cell(function: Any) -> Callable[..., Any]:
+    """A recurrent cell as two linear maps and what its step makes of them."""
+    cell = CELLS[function]
+
+    def call(
+        watch: Watch,
+        inputs: torch.Tensor,
+        state: Any,
+        w_ih: torch.Tensor,
+        w_hh: torch.Tensor,
+        b_ih: torch.Tensor | None = None,
+        b_hh: torch.Tensor | None = None,
+    ) -> Any:
+        states = tuple(state) if isinstance(state, list | tuple) else (state,)
+        maps = []
+        for given, weight, bias in ((inputs, w_ih, b_ih), (states[0], w_hh, b_hh)):
+            maps.append(functional.linear(given, weight, bias))
+            used = [each for each in map(watch.carried, (weight, bias)) if each] if bias is not None else []
+            used = used or [each for each in (watch.carried(weight),) if each]
+            if used:
+                watch.record(maps[-1], linear_rule, SimpleNamespace(weight=weight, bias=bias), given, used)
+        new = cell.step(maps[0], maps[1], states)
+        return new if len(new) > 1 else new[0]
+
+    return call
+
+
+RECORDED: dict[Any, Callable[..., Any]] = {
+    ATTENTION: recorded_attention,
+    **{
+        function: (lambda recorder, args, kwargs, cell=cell: recorded_recurrence(cell, recorder, args, kwargs))
+        for function, cell in CELLS.items()
+    },
+}
+"""Functions that are recorded step by step, by their own modules."""
+
+MAPS: dict[Any, Callable[..., Any]] = {
+    torch.addmm: _biased_product,
+    _VF.lstm_cell: _cell(_VF.lstm),
+    _VF.gru_cell: _cell(_VF.gru),
+    _VF.rnn_tanh_cell: _cell(_VF.rnn_tanh),
+    _VF.rnn_relu_cell: _cell(_VF.rnn_relu),
+}
+"""Functions that are made of others, which are recorded."""
+
+RULED: dict[Any, Ruled] = {
+    functional.linear: Ruled(linear_rule, _linear),
+    functional.conv1d: Ruled(convolution_rule, _convolution),
+    functional.conv2d: Ruled(convolution_rule, _convolution),
+    functional.embedding: Ruled(embedding_rule, _embedding),
+    functional.layer_norm: Ruled(layer_norm_rule, _trailing_norm),
+    functional.rms_norm: Ruled(rms_norm_rule, _rms_norm),
+    functional.group_norm: Ruled(group_norm_rule, _group_norm),
+    **{
+        function: Ruled(_product_rule, _product)
+        for function in (torch.matmul, torch.mm, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.__matmul__)
+    },
+}
+"""Functions with a rule, and what the rule is shown in place of a layer; None where it does not suit."""
