@@ -64,13 +64,13 @@ MODELS: dict[str, BenchModel] = {
 _TEXT = _words(64, VOCABULARY)
 
 OTHERS: dict[str, BenchModel] = {
-    "resnet18-64": BenchModel(models.resnet18, _images(3, 64, 64), 10, 16),
+    "resnet18-64": BenchModel(models.resnet18, _images(3, 64, 64), 10, 8),
     **{
-        name: BenchModel(NETWORKS[name], _images(3, 64, 64), 10, 32)
+        name: BenchModel(NETWORKS[name], _images(3, 64, 64), 10, 16)
         for name in ("vit-tiny", "vit-tiny-frozen-tokens", "mobilenetv3-small", "convnext-atto")
     },
-    **{name: BenchModel(NETWORKS[name], _TEXT, 10, 32) for name in ("bert-mini", "lora-bert-mini")},
-    **{name: BenchModel(NETWORKS[name], _TEXT, VOCABULARY, 32, places=64) for name in ("gpt2-tiny", "llama-tiny")},
+    **{name: BenchModel(NETWORKS[name], _TEXT, 10, 16) for name in ("bert-mini", "lora-bert-mini")},
+    **{name: BenchModel(NETWORKS[name], _TEXT, VOCABULARY, 16, places=64) for name in ("gpt2-tiny", "llama-tiny")},
 }
 """Networks of other packages, which are measured if they are asked for by name."""
 
