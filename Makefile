@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: compare test test-long lint bench docs evidence dist setup setup-browser setup-postgres clean
+.PHONY: compare test test-long lint bench models docs evidence dist setup setup-browser setup-postgres clean
 
 compare: $(READY)
 	$(BIN)/inosgd compare
@@ -26,6 +26,12 @@ bench: $(READY)
 	$(BIN)/inosgd bench plan
 	$(BIN)/inosgd bench step
 	$(BIN)/inosgd bench distributed
+
+# In an environment of its own: beside a torch without CUDA, transformers cannot import the torchvision of PyPI.
+models:
+	test -x $(VENV)-models/bin/python || $(PYTHON) -m venv $(VENV)-models
+	$(VENV)-models/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,bench,models]'
+	$(VENV)-models/bin/python -W ignore checks/models.py --out checks/MODELS.md
 
 docs: $(READY)
 	$(BIN)/python -m mkdocs build --strict --site-dir build/site
@@ -58,4 +64,4 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info
+	rm -rf $(VENV) $(VENV)-models build dist src/*.egg-info

@@ -33,8 +33,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.architectures.catalogue import all_configurations
 from tests.architectures.compared import Outcome, outcome
 from tests.architectures.configuration import Configuration
-from tests.architectures.packages import imported
 from tests.gradients.conftest import leave_sizes_unprobed
+
+from inosgd.bench.packages import imported
 
 PACKAGES = ("torch", "torchvision", "timm", "segmentation_models_pytorch", "transformers", "peft")
 

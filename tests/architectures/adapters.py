@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from inosgd.bench.packages import imported
 from tests.architectures.configuration import (
     Configuration,
     Losses,
@@ -19,7 +20,6 @@ from tests.architectures.configuration import (
     words,
 )
 from tests.architectures.language import _BERT, _GPT2, _IMAGE, _LLAMA, _T5, WORDS, transformer
-from tests.architectures.packages import imported
 
 _TEXT = words()
 _BASES: dict[str, tuple[str, str, dict[str, Any], str, Callable[[int], Any], Losses]] = {

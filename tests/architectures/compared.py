@@ -2,7 +2,7 @@
 
 A configuration is *exact* if, with everything in float64, the engine's norms are within 1e-5 of the loop's and its
 weighted sum within 1e-6 of the sum of the weighted norms; and if, in the types that the model has, no norm is below the
-loop's by more than 1e-5, or above it by more than 1e-3, or by more than four times what plain autograd is off in these
+loop's by more than 1e-5, or above it by more than 1e-2, or by more than four times what plain autograd is off in these
 types if that is more. There the engine's norms are bounds: they are above by what roundings may have taken away. Models
 that draw random numbers first pass as they are, which must not fail, and are compared with draws held fixed
 (`inosgd.gradients.draws`).
@@ -34,7 +34,7 @@ from inosgd.gradients.draws import HeldDraws
 from tests.architectures.configuration import Configuration, Losses, made
 from tests.gradients.conftest import leave_values_unchecked
 
-_NORMS, _SUMS, _BOUND, _PLAIN = 1e-5, 1e-6, 1e-3, 4.0
+_NORMS, _SUMS, _BOUND, _PLAIN = 1e-5, 1e-6, 1e-2, 4.0
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from inosgd.bench.packages import imported
 from tests.architectures.configuration import (
     CLASSES,
     WORDS,
@@ -21,7 +22,6 @@ from tests.architectures.configuration import (
     padding,
     words,
 )
-from tests.architectures.packages import imported
 
 _WIDTH = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
 _NAMES = {"vocab_size": WORDS, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "num_labels": CLASSES}

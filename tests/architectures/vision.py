@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from inosgd.bench.packages import imported
 from tests.architectures.configuration import CLASSES, Configuration, classes, distances, images, normal
-from tests.architectures.packages import imported
 
 
 def _torchvision(name: str, **options: Any) -> nn.Module:
@@ -45,10 +45,8 @@ _TORCHVISION: dict[str, tuple[int, dict[str, Any]]] = {
     "googlenet": (64, {"init_weights": False}),
     "inception_v3": (96, {"init_weights": False, "aux_logits": False}),
     "efficientnet_b0": (32, {}),
-    "efficientnet_v2_s": (32, {}),
     "regnet_y_400mf": (32, {}),
     "regnet_x_400mf": (32, {}),
-    "convnext_tiny": (32, {}),
 }
 
 _VIT = {"image_size": 16, "patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 16, "mlp_dim": 32}

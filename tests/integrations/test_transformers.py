@@ -40,8 +40,6 @@ from inosgd.integrations.transformers import (
     trained_parameters,
 )
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")
-
 WORDS, LENGTH, COUNT = 23, 9, 60
 BASE = {"vocab_size": WORDS, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 OWNERS = Owners.from_labels(["strict", "lenient"] * (COUNT // 2), {"strict": 2.0, "lenient": 8.0}, delta=1e-4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from inosgd.bench.methods import METHODS
-from inosgd.bench.models import MODELS
+from inosgd.bench.models import ALL
 from inosgd.bench.new_process import in_new_process
 from inosgd.errors import InosgdError
 
@@ -20,7 +20,7 @@ def peak_memory(model: str, method: str) -> int:
 
 def measure(model: str, method: str) -> int:
     """The same in this process, which should be a new one: the peak of its resident memory over the start, in bytes."""
-    bench = MODELS[model]
+    bench = ALL[model]
     small, *few = bench.make(batch_size=2)
     METHODS[method](small, *few)()  # loads whatever is loaded on first use
     step = METHODS[method](*bench.make())

@@ -24,6 +24,7 @@ from inosgd.gradients import (
     Measured,
     ReferenceEngine,
     supervised,
+    trainable_parameters,
 )
 from inosgd.gradients.units import UnitBatch, UnitLosses, gradients_on
 from inosgd.importance import BetaTail, Tail, importance_weights
@@ -74,7 +75,8 @@ def private(
     units: Units | None = None,
 ) -> Step:
     """Norms, weights, clipping, weighted sum, noise, update: the whole private step, of examples or of units."""
-    flat = [parameter.detach().view(-1) for parameter in model.parameters()]  # they share the parameters' memory
+    trained = list(trainable_parameters(model).values())
+    flat = [parameter.detach().view(-1) for parameter in trained]  # they share the parameters' memory
     sizes = [len(parameter) for parameter in flat]
     count = len(inputs) if units is None else len(units)
     thresholds, every = np.ones(count), np.arange(count)
@@ -129,7 +131,7 @@ def _opacus(mode: str) -> Callable[[nn.Module, torch.Tensor, torch.Tensor], Step
         opacus: Any = importlib.import_module("opacus")
         validators: Any = importlib.import_module("opacus.validators")
         model = validators.ModuleValidator.fix(model)
-        optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+        optimizer = torch.optim.SGD(trainable_parameters(model).values(), lr=LEARNING_RATE)
         loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(inputs, targets), batch_size=len(inputs))
         made = opacus.PrivacyEngine().make_private(
             module=model,

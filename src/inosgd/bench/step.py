@@ -21,7 +21,7 @@ import torch
 from inosgd import _validate
 from inosgd.bench.memory import peak_memory
 from inosgd.bench.methods import ADDITIONS, METHODS, Step, all_equal, available_methods, ordered, private
-from inosgd.bench.models import MODELS
+from inosgd.bench.models import ALL, MODELS
 from inosgd.bench.new_process import in_new_process
 from inosgd.errors import InosgdError
 from inosgd.gradients import BookkeepingEngine
@@ -46,7 +46,7 @@ def bench_step(
     """Measure steps.
 
     Args:
-        models: Names from `MODELS`; None for all.
+        models: Names from `ALL`; None for `MODELS`, which need no other package.
         methods: Names from `METHODS`; None for all that are available. ``plain`` is always measured.
         repeats: How many turns every method takes with the plain step.
         memory: Whether to measure peak memory, each in a process of its own.
@@ -61,7 +61,7 @@ def bench_step(
     _validate.whole(1, repeats=repeats)
     chosen = available_methods() if methods is None else list(methods)
     names = list(MODELS) if models is None else list(models)
-    for argument, given, known in (("models", names, MODELS), ("methods", chosen, METHODS)):
+    for argument, given, known in (("models", names, ALL), ("methods", chosen, METHODS)):
         unknown = [name for name in given if name not in known]
         if unknown or not given:
             raise _validate.fail(argument, next(iter(unknown), given), f"give names out of {', '.join(known)}")
@@ -120,8 +120,8 @@ def _bench_model(name: str, methods: Sequence[str], repeats: int, memory: bool) 
 def time_plain(name: str, repeats: int, threads: int) -> dict[str, Any]:
     """Seconds of the plain step in this process, which should be a new one."""
     torch.set_num_threads(threads)
-    step = METHODS["plain"](*MODELS[name].make())
-    wall, cpu = np.median([_time(step, MODELS[name].steps) for _ in range(repeats)], axis=0)
+    step = METHODS["plain"](*ALL[name].make())
+    wall, cpu = np.median([_time(step, ALL[name].steps) for _ in range(repeats)], axis=0)
     return {"wall": float(wall), "cpu": float(cpu)}
 
 
@@ -131,7 +131,7 @@ def compare_to_plain(name: str, method: str, repeats: int, threads: int) -> dict
     What a method raises on a model that it cannot train is its result.
     """
     torch.set_num_threads(threads)
-    bench = MODELS[name]
+    bench = ALL[name]
     base = METHODS["plain"](*bench.make())
     try:
         step = METHODS[method](*bench.make())

@@ -12,13 +12,14 @@ from inosgd.bench import distributed as bench_of_processes
 from inosgd.bench import plan as bench_of_plans
 from inosgd.bench import step as bench_of_steps
 from inosgd.bench.methods import METHODS
-from inosgd.bench.models import MODELS
+from inosgd.bench.models import ALL, MODELS
 from inosgd.cli.console import messages
 from inosgd.cli.options import AsJson
 from inosgd.cli.words import words_if_given
 
 app = typer.Typer(help="Measure what planning and private steps cost.", no_args_is_help=True)
 
+Models = Annotated[str | None, typer.Option(help=f"Some of: {', '.join(ALL)}; the first {len(MODELS)} if not given.")]
 Markdown = Annotated[Path | None, typer.Option("--out", help="Write the table to this file, replacing it.")]
 
 
@@ -35,7 +36,7 @@ def plan_bench(as_json: AsJson = False, out: Markdown = None) -> None:
 
 @app.command("step")
 def step_bench(
-    models: Annotated[str | None, typer.Option(help=f"Some of: {', '.join(MODELS)}; all if not given.")] = None,
+    models: Models = None,
     methods: Annotated[str | None, typer.Option(help=f"Some of: {', '.join(METHODS)}; all if not given.")] = None,
     repeats: Annotated[int, typer.Option(help="Interleaved rounds of every model.")] = 7,
     as_json: AsJson = False,

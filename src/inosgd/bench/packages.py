@@ -1,7 +1,7 @@
-"""Importing the packages that configurations come from.
+"""Importing the packages that networks come from.
 
 The wheels of torchvision on PyPI are built for CUDA, and their compiled operators do not load beside a torch without
-it. No configuration uses them, so that it is enough to declare the two whose absence stops the import.
+it. No network that is measured or compared uses them: it is enough to declare the two whose absence stops the import.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _prepare_torchvision() -> object:
     try:
         return importlib.import_module("torchvision")
     except RuntimeError:
-        library = torch.library.Library("torchvision", "FRAGMENT")
+        library: Any = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
         for name in ("nms", "qnms"):
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         importlib.import_module("torchvision")
