@@ -71,8 +71,8 @@ def races(arguments: argparse.Namespace) -> int:
 
 def kills(arguments: argparse.Namespace) -> int:
     """Kills at every write, and at random instants."""
-    print("| database | kills | killed | ended by itself | wrong |")
-    print("| --- | --- | ---: | ---: | ---: |")
+    print("| database | kills | killed | before the reservation | after it | after the end | wrong |")
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
     wrong = 0
     with places(arguments.databases) as urls, tempfile.TemporaryDirectory() as folder:
         for database in arguments.databases:
@@ -85,11 +85,10 @@ def kills(arguments: argparse.Namespace) -> int:
                     done = kill_at_random(url, place, arguments.kills)
                 failures = done.failures + verified(url)
                 wrong += len(failures)
-                print(
-                    f"| {database} | {name} | {done.kills} | {done.ended} | {len(failures)} |",
-                    *failures[:5],
-                    flush=True,
-                )
+                early, reserved = done.where["before the reservation"], done.where["reserved"]
+                late = sum(done.where.values()) - early - reserved
+                row = [database, name, done.kills, early, reserved, late, len(failures)]
+                print("|", " | ".join(map(str, row)), "|", *failures[:5], flush=True)
     return wrong
 
 

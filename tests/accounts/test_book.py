@@ -288,6 +288,16 @@ def test_a_book_that_is_not_there_is_not_made(tmp_path):
         Accounts.open("sqlite:///text.db", folder=tmp_path)
 
 
+def test_orders_may_be_chosen_when_accounts_open(url):
+    with Accounts.create(url) as book:
+        assert book.open_collection("all alike", TABLE, orders=8).orders.tolist() == [8, 8, 8]
+        own = book.open_collection("each its own", TABLE, orders=np.array([64, 16, 4]))
+        assert own.orders[book.members(own)].tolist() == [64, 16, 4]
+        with pytest.raises(InvalidArgumentError, match="whole orders"):
+            book.open_collection("none", TABLE, orders=1)
+        assert verify_book(book).findings == []
+
+
 def test_infinite_budgets_have_no_account(url):
     with Accounts.create(url) as book, pytest.raises(InvalidArgumentError, match="finite budget"):
         book.open_collection("patients", OwnerTable(("a",), np.array([np.inf]), np.array([1e-5]), np.array([3])))
