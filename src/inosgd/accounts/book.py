@@ -205,7 +205,7 @@ class Accounts:
                 [number, name, len(table), roster, entry.number, len(first), *opened.contents()],
             )
             places = [(number, owner, place) for place, owner in enumerate(table.names)]
-            self._database.many("INSERT INTO owners (collection, name, place) VALUES (?, ?, ?)", places)
+            self._database.fill("owners", places)
         return opened
 
     def collection(self, name: str | None = None) -> Collection:
