@@ -15,6 +15,7 @@ from inosgd.accounts.draws import Draw
 from inosgd.accounts.filter import UNIT
 from inosgd.accounts.fingerprints import fingerprints
 from inosgd.accounts.verification import verify_book
+from inosgd.accounts.views import described_owner
 from inosgd.errors import (
     AccountError,
     AccountExceededError,
@@ -116,6 +117,25 @@ def test_owners_are_split_only_when_a_charge_tells_them_apart(url):
         assert len(book.collection()) == 5
         collection = book.collection()
         assert [book.class_of(collection, place) for place in range(6)] == book.members(collection).tolist()
+        assert verify_book(book).findings == []
+
+
+def test_many_owners_of_few_budgets_are_few_classes(tmp_path):
+    count, kinds = 20_000, 50
+    names = tuple(f"owner {number}" for number in range(count))
+    budgets = np.linspace(0.5, 4.0, kinds)[np.arange(count) % kinds]
+    table = OwnerTable(names, budgets, np.full(count, 1e-6), np.ones(count))
+    with new_book(f"sqlite:///{tmp_path}/a.db", table) as book:
+        for rate in (1e-4, 2e-4):
+            charge = charge_of(Exposures(rate * budgets, np.full(count, 4.0), 5))
+            state = book.reserve("patients", names, charge)
+            assert book.array(state.entry, "prices").shape == (kinds, 1)
+            assert book.array(state.entry, "members") is None  # nothing is written for each owner
+            book.commit(state.id, 5)
+        owner = described_owner(book, "patients", "owner 777")
+        place = book.place(book.collection(), "owner 777")
+        assert owner["spent"] == pytest.approx(spent(book)[place])
+        assert owner["epsilon"] == budgets[777]
         assert verify_book(book).findings == []
 
 
