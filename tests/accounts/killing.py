@@ -26,6 +26,8 @@ from inosgd.plan import Phase, Plan, Terms
 from inosgd.runs.folder import RunFolder
 
 STEPS, BLOCK = 12, 5
+LONGEST = 0.25
+"""Seconds after which the last are killed, if they have not ended."""
 
 
 def table() -> OwnerTable:
@@ -155,7 +157,7 @@ def kill_at_random(url: str, folder: Path, times: int, seed: int = 0) -> Kills:
     number = 0
     while kills.kills < times:
         number += 1
-        _one(url, folder, plan, kills, f"training {number}", patience=chance.random() * 0.08)
+        _one(url, folder, plan, kills, f"training {number}", patience=chance.random() * LONGEST)
     return kills
 
 

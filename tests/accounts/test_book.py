@@ -15,6 +15,7 @@ from inosgd.accounts.draws import Draw
 from inosgd.accounts.filter import UNIT
 from inosgd.accounts.fingerprints import fingerprints
 from inosgd.accounts.verification import verify_book
+from inosgd.accounts.views import described_owner
 from inosgd.errors import (
     AccountError,
     AccountExceededError,
@@ -116,6 +117,25 @@ def test_owners_are_split_only_when_a_charge_tells_them_apart(url):
         assert len(book.collection()) == 5
         collection = book.collection()
         assert [book.class_of(collection, place) for place in range(6)] == book.members(collection).tolist()
+        assert verify_book(book).findings == []
+
+
+def test_many_owners_of_few_budgets_are_few_classes(tmp_path):
+    count, kinds = 20_000, 50
+    names = tuple(f"owner {number}" for number in range(count))
+    budgets = np.linspace(0.5, 4.0, kinds)[np.arange(count) % kinds]
+    table = OwnerTable(names, budgets, np.full(count, 1e-6), np.ones(count))
+    with new_book(f"sqlite:///{tmp_path}/a.db", table) as book:
+        for rate in (1e-4, 2e-4):
+            charge = charge_of(Exposures(rate * budgets, np.full(count, 4.0), 5))
+            state = book.reserve("patients", names, charge)
+            assert book.array(state.entry, "prices").shape == (kinds, 1)
+            assert book.array(state.entry, "members") is None  # nothing is written for each owner
+            book.commit(state.id, 5)
+        owner = described_owner(book, "patients", "owner 777")
+        place = book.place(book.collection(), "owner 777")
+        assert owner["spent"] == pytest.approx(spent(book)[place])
+        assert owner["epsilon"] == budgets[777]
         assert verify_book(book).findings == []
 
 
@@ -286,6 +306,16 @@ def test_a_book_that_is_not_there_is_not_made(tmp_path):
     (tmp_path / "text.db").write_text("this is not a database, however long it may be" * 50)
     with pytest.raises(InvalidArgumentError, match="cannot be read as a book"):
         Accounts.open("sqlite:///text.db", folder=tmp_path)
+
+
+def test_orders_may_be_chosen_when_accounts_open(url):
+    with Accounts.create(url) as book:
+        assert book.open_collection("all alike", TABLE, orders=8).orders.tolist() == [8, 8, 8]
+        own = book.open_collection("each its own", TABLE, orders=np.array([64, 16, 4]))
+        assert own.orders[book.members(own)].tolist() == [64, 16, 4]
+        with pytest.raises(InvalidArgumentError, match="whole orders"):
+            book.open_collection("none", TABLE, orders=1)
+        assert verify_book(book).findings == []
 
 
 def test_infinite_budgets_have_no_account(url):

@@ -4,7 +4,7 @@
     book.open_collection("patients", owners.table)
     left = book.left("patients", owners.table, share=0.5)        # half of what is left, for each owner
     plan = make_plan(owners.table, config, rooms=left)
-    draw = book.reserve("patients", plan)
+    draw = Draw.reserve(book, "patients", plan)
     state = TrainingState.start(trainer, model, optimizer, source, draw.ledger(plan))
     fit(trainer, state)
     draw.finish()                                                # what no noise was drawn for is given back

@@ -37,6 +37,7 @@ import numpy as np
 
 from inosgd import _validate
 from inosgd._arrays import IntArray, distinct_rows
+from inosgd.accounting.reference import ORDERS
 from inosgd.accounts.chain import START, Array, Entry, Head, described, next_entry
 from inosgd.accounts.charge import Charge, cost
 from inosgd.accounts.collection import COLUMNS, Classes, Collection, roster_digest, split
@@ -173,29 +174,12 @@ class Accounts:
             AccountError: If units are in an older collection that is not acknowledged.
         """
         _check_names(name, table)
-        first, members = distinct_rows(table.deltas, table.epsilons)
+        first, members, chosen = _first_classes(table, orders)
         epsilons, deltas = table.epsilons[first], table.deltas[first]
-        if not np.isfinite(epsilons).all():
-            raise InvalidArgumentError("epsilon=inf: an account needs a finite budget; give one")
-        if isinstance(orders, np.ndarray):
-            first, members = distinct_rows(table.deltas, table.epsilons, orders)
-            epsilons, deltas, chosen = table.epsilons[first], table.deltas[first], orders[first].astype(np.int64)
-        else:
-            chosen = best_orders(epsilons, deltas) if orders is None else np.full(len(first), orders, dtype=np.int64)
-        if not (chosen >= 2).all():
-            raise InvalidArgumentError("orders: give whole numbers of at least 2")
         with self._writing() as write:
             if self._database.rows("SELECT id FROM collections WHERE name = ?", [name]):
                 raise InvalidArgumentError(f"collection={name!r}: there is one already; choose another name")
-            common = self._overlaps(fingerprints)
-            unknown = {other: count for other, count in common.items() if other not in acknowledged}
-            if unknown:
-                other, count = max(unknown.items(), key=lambda each: each[1])
-                raise AccountError(
-                    f"collection {name!r}: {count:,} of its units are in collection {other!r} already; draw on that "
-                    f"one, or acknowledge the overlap with --overlaps {other}: the charges of both then have to be "
-                    "added up by hand"
-                )
+            common = self._overlaps(name, fingerprints, acknowledged)
             number = 1 + (self._database.rows("SELECT COALESCE(MAX(id), 0) FROM collections")[0][0])
             arrays: dict[str, Array] = {
                 "names": self._name_digests(table.names),
@@ -221,7 +205,7 @@ class Accounts:
                 [number, name, len(table), roster, entry.number, len(first), *opened.contents()],
             )
             places = [(number, owner, place) for place, owner in enumerate(table.names)]
-            self._database.many("INSERT INTO owners (collection, name, place) VALUES (?, ?, ?)", places)
+            self._database.fill("owners", places)
         return opened
 
     def collection(self, name: str | None = None) -> Collection:
@@ -275,11 +259,7 @@ class Accounts:
                 raise InvalidArgumentError("epsilon=inf: an account needs a finite budget; give one")
             parts = split(members, len(collection), [epsilons, deltas])
             changed = collection.with_parents(parts.parents)
-            known = parts.first >= 0
-            of_class = [
-                np.where(known, column[parts.first], old)
-                for column, old in ((epsilons, changed.epsilons), (deltas, changed.deltas))
-            ]
+            of_class = epsilons[parts.first], deltas[parts.first]
             arrays = {"budgets": np.column_stack(of_class), **_split_arrays(parts)}
             entry = write.entry("budgets", collection.number, {"owners": len(budgets)}, arrays)
             changed = replace(changed, epsilons=of_class[0], deltas=of_class[1])
@@ -323,24 +303,17 @@ class Accounts:
         identifier = identifier or uuid.uuid4().hex
         with self._writing() as write:
             collection = self.collection(name)
-            table = np.zeros((collection.owners, charge.table.shape[1]))
-            table[:, 1::2] = np.inf
-            table[self.places(collection, names)] = charge.table
+            table = charge.at(self.places(collection, names), collection.owners)
             parts = split(self.members(collection), len(collection), list(table.T))
-            grown = collection.with_parents(parts.parents)
-            of_class = np.where(
-                (parts.first >= 0)[:, None], table[parts.first], np.tile([0.0, np.inf], len(table.T) // 2)
-            )
-            asked = replace(charge, table=of_class)
+            grown, asked = collection.with_parents(parts.parents), replace(charge, table=table[parts.first])
             programme = Programme.of(self, collection)
             if programme is None:
-                prices = asked.prices(grown.orders)
-                total = cost(prices, asked.releases, sum(asked.releases))
-                self._refuse(grown, parts.members, total, grown.left)
-            else:
+                part, prices = None, asked.prices(grown.orders)
+            else:  # paid for when it was declared
                 part = programme.part(asked, grown.ancestors(programme.classes))
-                prices = total = np.zeros((len(grown), len(asked.releases)), dtype=np.int64)
-                total = total[:, 0]
+                prices = np.zeros((len(grown), len(asked.releases)), dtype=np.int64)
+            total = cost(prices, asked.releases, sum(asked.releases))
+            self._refuse(grown, parts.members, total, grown.left)
             fields = {
                 "reservation": identifier,
                 "purpose": purpose,
@@ -350,7 +323,7 @@ class Accounts:
                 **asked.to_json(),
                 **({} if programme is None else {"programme": [programme.entry, part]}),
             }
-            arrays = {"mechanisms": of_class, "prices": prices, **_split_arrays(parts)}
+            arrays = {"mechanisms": asked.table, "prices": prices, **_split_arrays(parts)}
             entry = write.entry("reserved", collection.number, fields, arrays)
             self.store(_moved(replace(grown, held=grown.held + total), parts, entry))
             state = Reservation(
@@ -611,14 +584,21 @@ class Accounts:
                 int(collection.orders[worst]),
             )
 
-    def _overlaps(self, fingerprints: Array | None) -> dict[str, int]:
-        if fingerprints is None:
-            return {}
+    def _overlaps(self, name: str, fingerprints: Array | None, acknowledged: Names[str]) -> dict[str, int]:
+        """How many units are in older collections too; raises unless all of those are acknowledged."""
         common = {}
-        for entry in self.entries(kind="opened"):
+        for entry in self.entries(kind="opened") if fingerprints is not None else []:
             older = self.array(entry.number, "fingerprints")
-            if older is not None and (count := overlap(fingerprints, older)):
+            if older is not None and fingerprints is not None and (count := overlap(fingerprints, older)):
                 common[str(entry.fields["name"])] = count
+        unknown = {other: count for other, count in common.items() if other not in acknowledged}
+        if unknown:
+            other, count = max(unknown.items(), key=lambda each: each[1])
+            raise AccountError(
+                f"collection {name!r}: {count:,} of its units are in collection {other!r} already; draw on that one, "
+                f"or acknowledge the overlap with --overlaps {other}: the charges of both then have to be added up by "
+                "hand"
+            )
         return common
 
     def _name_digests(self, names: Iterable[str]) -> Array:
@@ -672,6 +652,20 @@ def _split_arrays(parts: Any) -> dict[str, Array]:
 
 def _moved(collection: Collection, parts: Any, entry: Entry) -> Collection:
     return replace(collection, members=entry.number) if len(parts.parents) else collection
+
+
+def _first_classes(table: OwnerTable, orders: IntArray | int | None) -> tuple[IntArray, IntArray, IntArray]:
+    """An owner of each class, the class of each owner, and the order of each class, when accounts are opened."""
+    if not np.isfinite(table.epsilons).all():
+        raise InvalidArgumentError("epsilon=inf: an account needs a finite budget; give one")
+    if orders is None:
+        first, members = distinct_rows(table.deltas, table.epsilons)
+        return first, members, best_orders(table.epsilons[first], table.deltas[first])
+    given = np.broadcast_to(np.asarray(orders, dtype=np.int64), (len(table),))
+    if not np.isin(given, ORDERS).all():
+        raise InvalidArgumentError(f"orders={orders!r}: give whole orders from 2 to 63, or others of {ORDERS[62:]}")
+    first, members = distinct_rows(table.deltas, table.epsilons, given)
+    return first, members, given[first]
 
 
 def _check_names(name: str, table: OwnerTable) -> None:

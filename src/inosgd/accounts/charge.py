@@ -80,6 +80,12 @@ class Charge:
         best = selection_divergences(base, ORDERS, trials)[np.arange(len(base)), own]
         return in_units(np.where(sampled, best, 0.0))
 
+    def at(self, places: IntArray, owners: int) -> FloatArray:
+        """The table for all ``owners`` of a collection, of which those at ``places`` are asked, and no other."""
+        table = np.tile([0.0, math.inf], (owners, self.table.shape[1] // 2))
+        table[places] = self.table
+        return table
+
     def to_json(self) -> dict[str, Any]:
         """Everything but the table."""
         return {

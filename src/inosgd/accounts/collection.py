@@ -106,7 +106,7 @@ class Split:
     Attributes:
         members: The class of each owner.
         parents: Of the new classes, whose numbers follow those that were there.
-        first: The place of one owner of each class; -1 for a class without owners.
+        first: The place of one owner of each class; no class is without owners.
     """
 
     members: Classes

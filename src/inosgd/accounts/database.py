@@ -36,8 +36,8 @@ class Database(Protocol):
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows that a statement gives; none if it gives none."""
 
-    def many(self, statement: str, values: Sequence[Sequence[Any]]) -> None:
-        """Execute a statement for each of ``values``."""
+    def fill(self, table: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Add rows to a table, each with a value for every column."""
 
     def writing(self) -> Any:
         """A context: what is written inside happens whole or not at all, and no other process writes meanwhile."""
@@ -75,9 +75,10 @@ class SqliteDatabase:
         """All rows that a statement gives."""
         return self._connection.execute(statement, values).fetchall()
 
-    def many(self, statement: str, values: Sequence[Sequence[Any]]) -> None:
-        """Execute a statement for each of ``values``."""
-        self._connection.executemany(statement, values)
+    def fill(self, table: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Add rows to a table."""
+        marks = ", ".join("?" * len(rows[0]))
+        self._connection.executemany(f"INSERT INTO {table} VALUES ({marks})", rows)  # noqa: S608
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -127,10 +128,12 @@ class PostgresDatabase:
         except psycopg.OperationalError as error:
             raise InosgdError(f"account: the connection was lost ({str(error).strip()}); resume the run") from None
 
-    def many(self, statement: str, values: Sequence[Sequence[Any]]) -> None:
-        """Execute a statement for each of ``values``."""
-        with self._connection.cursor() as cursor:
-            cursor.executemany(_percent(statement), values)
+    def fill(self, table: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Add rows to a table, by COPY: many times faster than one statement each."""
+        statement: Any = f"COPY {table} FROM STDIN"
+        with self._connection.cursor() as cursor, cursor.copy(statement) as copy:
+            for row in rows:
+                copy.write_row(row)
 
     @contextmanager
     def writing(self) -> Iterator[None]:

@@ -76,12 +76,8 @@ class Programme:
             raise AccountError(f"collection {collection.name!r}: a programme is declared before the first training")
         if not charges or any(charge.trials is not None for charge in charges):
             raise InvalidArgumentError("charges: a programme is of one or several trainings")
-        places, tables = book.places(collection, names), []
-        for charge in charges:
-            table = np.zeros((collection.owners, charge.table.shape[1]))
-            table[:, 1::2] = np.inf
-            table[places] = charge.table
-            tables.append(table)
+        places = book.places(collection, names)
+        tables = [charge.at(places, collection.owners) for charge in charges]
         parts = split(book.members(collection), len(collection), list(np.column_stack(tables).T))
         grown = collection.with_parents(parts.parents)
         by_class = [replace(charge, table=table[parts.first]) for charge, table in zip(charges, tables, strict=True)]

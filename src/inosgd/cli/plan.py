@@ -97,6 +97,7 @@ def plan_command(
     if whole is not None:
         noise = planned(variant, whole).at(0).noise_scale, planned(variant, None).at(0).noise_scale
         described["filter"] = {"noise_by_filter": noise[0], "noise_by_pld": noise[1]}
+        described["gains"] = ""  # what holds owners back is what is left in their accounts
     _print(described, as_json, plan_tables)
 
 
