@@ -99,6 +99,26 @@ CASES = {
         normal(6, 4, 3),
     ),
     "token like the batch": (lambda m, x: torch.cat([m.t.expand_as(x), x], 1), {"t": normal(3)}, normal(6, 4, 3)),
+    "positions of every example": (
+        lambda m, x: x + F.embedding(torch.arange(x.shape[1]).repeat(len(x), 1), m.w),
+        {"w": normal(9, 3)},
+        normal(5, 4, 3),
+    ),
+    "rows of every example": (
+        lambda m, x: x * m.w[torch.ones(x.shape[:2]).cumsum(1).long()],
+        {"w": normal(9, 3)},
+        normal(5, 4, 3),
+    ),
+    "a computed row of every example": (
+        lambda m, x: x * F.embedding(torch.arange(x.shape[1]).repeat(len(x), 1), m.w.exp()),
+        {"w": normal(9, 3)},
+        normal(5, 4, 3),
+    ),
+    "heads repeated for every example": (
+        lambda m, x: torch.bmm(x.repeat_interleave(2, 0), m.w.repeat(len(x), 1, 1)).unflatten(0, (-1, 2)),
+        {"w": normal(2, 3, 3)},
+        normal(5, 4, 3),
+    ),
     "convolution": (
         lambda m, x: F.conv2d(x, m.w, m.b, stride=2, padding=1),
         {"w": normal(3, 2, 3, 3), "b": normal(3)},

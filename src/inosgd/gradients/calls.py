@@ -8,7 +8,7 @@ output, before any hook of the user's has changed it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -138,7 +138,7 @@ def _chained(chain: Chain, recorder: Recorder, forward: Forward) -> Forward:
             if recorder.is_shared(inputs):
                 recorder.folds.append((chain.where, 0))
                 inputs = recorder.per_example(inputs)
-            with recorder.layer():
+            with nullcontext() if recorder.watch is None else recorder.layer():
                 run = kernel_run(chain.layers, inputs) or ChainRun(chain.layers, inputs)
                 return chain.recorded(recorder, inputs, run)
         return forward(inputs)

@@ -54,11 +54,26 @@ _EXPANSIONS = frozenset({"expand", "expand_as", "broadcast_to", "repeat"})
 
 
 class Carried(NamedTuple):
-    """A tensor that was computed from parameters alone, the parameters, and what to call it in messages."""
+    """A tensor that was computed from parameters alone.
+
+    Attributes:
+        tensor: The tensor.
+        sources: The parameters.
+        where: What to call it in messages.
+        lookups: The rows that it consists of, if it is a table's.
+    """
 
     tensor: torch.Tensor
     sources: tuple[nn.Parameter, ...]
     where: str
+    lookups: Lookup | None = None
+
+
+class Lookup(NamedTuple):
+    """What `embedding_rule` is shown as a layer, and the indices."""
+
+    layer: SimpleNamespace
+    indices: torch.Tensor
 
 
 class Ruled(NamedTuple):
@@ -127,14 +142,18 @@ class Watch(TorchFunctionMode):
             result = func(*args, **kwargs)
         sources = tuple({id(source): source for each in used for source in each.sources}.values())
         found = [each for each in tensors_in((result,), {}) if each.requires_grad]
-        self._carried.update({id(each): Carried(each, sources, used[0].where) for each in found})
+        lookups = _lookups(func, args, kwargs)
+        for each in found:
+            self._carried.setdefault(id(each), Carried(each, sources, used[0].where, lookups))
         self.used |= bool(found)
-        row = _row_of_expansion(func, args, result, self._recorder.count) if found and len(used) == 1 else None
-        if row is None:
+        block = _expanded_block(func, args, result, self._recorder.count) if found and len(used) == 1 else None
+        if block is None:
             return result
         if self._recorder.count > 1:
             self._recorder.folds.append((used[0].where, 0))
-        return self._spread(Carried(row, sources, used[0].where), result.shape)
+        if len(block) == 1:
+            return self._spread(Carried(block, sources, used[0].where), result.shape)
+        return self._spread(Carried(block[None], sources, used[0].where), (self._recorder.count,)).flatten(0, 1)
 
     def _met(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], used: Sequence[Carried]) -> Any:
         """The result of a function of parameters and of the batch, recorded."""
@@ -193,18 +212,45 @@ class Watch(TorchFunctionMode):
         rows = {len(tensor) for tensor in given if tensor.dim() == depth and self.is_of_batch(tensor)} - {1}
         shared = [each for each in given if self.carried(each)]
         count = rows.pop() if len(rows) == 1 else self._recorder.count if self._recorder.count == 1 else 0
-        if rows or not count or depth == 0 or any(each.dim() == depth and len(each) > 1 for each in shared):
+        if (
+            rows
+            or not count
+            or depth == 0
+            or any(each.dim() == depth and len(each) not in (1, count) for each in shared)
+        ):
             return None
         replaced: dict[int, torch.Tensor] = {}
         for each in {id(tensor): tensor for tensor in shared}.values():
-            before = self.carried(each)
-            row = each.reshape(*[1] * (depth - each.dim()), *each.shape)
-            replaced[id(each)] = self._spread(before._replace(tensor=row), (count,))  # type: ignore[union-attr]
+            replaced[id(each)] = self._rows(self.carried(each), depth, count)  # type: ignore[arg-type]
 
         def swapped(leaf: Any) -> Any:
             return replaced.get(id(leaf), leaf)
 
         return tuple(map(swapped, args)), {key: swapped(value) for key, value in kwargs.items()}
+
+    def _rows(self, carried: Carried, depth: int, count: int) -> torch.Tensor:
+        """A row for each row of the batch, in a function that broadcasts to so many dimensions."""
+        tensor = carried.tensor
+        if tensor.dim() < depth or len(tensor) == 1:
+            row = tensor.reshape(*[1] * (depth - tensor.dim()), *tensor.shape)
+            return self._spread(carried._replace(tensor=row), (count,))
+        rows = tensor.view_as(tensor)  # row i meets row i of the batch, and no other
+        if carried.lookups is not None:
+            behind = Carried(carried.lookups.layer.weight, carried.sources, carried.where)
+            self.record(rows, embedding_rule, carried.lookups.layer, carried.lookups.indices, [behind])
+            return rows
+
+        def parts(gradient: torch.Tensor) -> Gradients:
+            places = len(gradient) // self._recorder.count
+            each = []
+            for start in range(0, len(gradient), places):
+                alone = torch.zeros_like(gradient)
+                alone[start : start + places] = gradient[start : start + places]
+                each.append(_through_graph(carried, alone[None]))
+            return {(source,): Dense((torch.cat([found[source] for found in each]),)) for source in each[0]}
+
+        self._recorder.add([rows], parts, [], carried.where, by_example=True)
+        return rows
 
     def mapped(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], used: Sequence[Carried]) -> Any:
         """Any function, with the vector-Jacobian product of every example."""
@@ -319,19 +365,32 @@ def tensors_in(arguments: Iterable[Any], keywords: Mapping[str, Any]) -> Iterabl
             yield from tensors_in(each, {})
 
 
-def _row_of_expansion(func: Any, args: tuple[Any, ...], result: Any, count: int) -> torch.Tensor | None:
-    """The one row that an expansion to the examples of a batch has copied; None for anything else."""
+def _lookups(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lookup | None:
+    """Which rows of a parameter a function of constants looks up, if it does nothing else."""
+    if func is functional.embedding and len(args) > 1 and isinstance(args[1], nn.Parameter):
+        layer = _embedding(*args, **kwargs)
+        return None if layer is None else Lookup(layer, args[0])
+    if getattr(func, "__name__", "") == "__getitem__" and isinstance(args[0], nn.Parameter) and args[0].dim() == 2:
+        index = args[1]
+        if isinstance(index, torch.Tensor) and index.dtype == torch.int64 and bool((index >= 0).all()):
+            return Lookup(SimpleNamespace(**vars(_embedding(index, args[0]))), index)
+    return None
+
+
+def _expanded_block(func: Any, args: tuple[Any, ...], result: Any, count: int) -> torch.Tensor | None:
+    """The rows that an expansion to the examples of a batch has copied for each of them; None for anything else."""
     name = getattr(func, "__name__", "")
     if name not in _EXPANSIONS or result.dim() == 0 or len(result) == 0 or len(result) % count:
         return None
     source: torch.Tensor = args[0]
-    if source.dim() == result.dim() and len(source) != 1:
-        return None
     with torch._C.DisableTorchFunction():
-        if name != "repeat":
-            return source[(None,) * (result.dim() - source.dim())].expand(1, *result.shape[1:])
-        sizes = args[1] if isinstance(args[1], list | tuple) else args[1:]
-        return source.repeat(1, *sizes[1:])
+        if name == "repeat":
+            sizes = args[1] if isinstance(args[1], list | tuple) else args[1:]
+            copies = 1 if len(result) == sizes[0] else sizes[0] // count
+            return source.repeat(copies, *sizes[1:]) if sizes[0] % count == 0 else None
+        if source.dim() == result.dim() and len(source) != 1:
+            return None
+        return source[(None,) * (result.dim() - source.dim())].expand(1, *result.shape[1:])
 
 
 def _pulled(found: Gradients, behind: Mapping[int, Carried]) -> Gradients:
