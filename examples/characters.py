@@ -4,7 +4,7 @@ A small GPT-2 learns to spell on public notes first, without privacy. Then adapt
 two weather stations: a lenient one, whose notes are about the sea, and a strict one in the mountains. One note is the
 unit of the guarantee. All notes are made up here; nothing is downloaded.
 
-    python examples/characters.py                 # a minute or two
+    python examples/characters.py                 # some minutes
     python examples/characters.py --steps 20 --public-steps 20 --notes 200
 """
 

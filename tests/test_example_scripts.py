@@ -49,11 +49,3 @@ def test_a_character_model_is_tuned_under_two_budgets_and_writes(tmp_path, capsy
     assert logged[-1]["summit"] <= 2.0 < logged[-1]["coast"] <= 8.0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4 + 2 + 6
-
-
-@pytest.mark.long
-def test_notes_of_the_lenient_owner_are_learnt_better(tmp_path, capsys):
-    found = script("characters").main(["--out", str(tmp_path)])
-    assert found["coast after"] < 0.5 * found["coast before"]
-    assert found["summit after"] < found["summit before"]
-    assert found["coast after"] < found["summit after"]

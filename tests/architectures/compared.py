@@ -22,7 +22,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pytest
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
@@ -32,7 +31,6 @@ from inosgd.errors import InosgdError
 from inosgd.gradients import BookkeepingEngine, GradientEngine, ReferenceEngine, replace_batchnorm, trainable_parameters
 from inosgd.gradients.draws import HeldDraws
 from tests.architectures.configuration import Configuration, Losses, made
-from tests.gradients.conftest import leave_values_unchecked
 
 _NORMS, _SUMS, _BOUND, _PLAIN = 1e-5, 1e-6, 1e-2, 4.0
 
@@ -124,7 +122,7 @@ def _errors(engine: GradientEngine, model: nn.Module, batch: Any, losses: Losses
         plain = _by_loop(model, batch, losses)
         with InDouble():
             expected = _by_loop_if_possible(exact_model, exact_batch, losses)
-            found = own if expected is None else _in_float64(engine, exact_model, exact_batch, losses)
+            found = own if expected is None else _by_engine(engine, exact_model, exact_batch, losses)
         expected = expected or plain
     off, plain_off, found_off = (_relative(each, expected) for each in (own, plain, found))
     worst = [float(np.abs(each).max()) for each in (found_off, plain_off)]
@@ -173,19 +171,6 @@ def _by_engine(engine: GradientEngine, model: nn.Module, batch: Any, losses: Los
     with engine.on(model, losses, batch) as gradients:
         measured = gradients.measure()
         return _Found(measured.grad_norms, gradients.weighted_sum(_scales(count)).double().numpy())
-
-
-def _in_float64(engine: GradientEngine, model: nn.Module, batch: Any, losses: Losses) -> _Found:
-    """The same without the engine's own comparison of values, which it has made in the model's own types.
-
-    If it then refuses, because only a comparison could tell that shapes are what they seem, it compares.
-    """
-    try:
-        with pytest.MonkeyPatch.context() as patched:
-            leave_values_unchecked(patched)
-            return _by_engine(engine, model, batch, losses)
-    except InosgdError:
-        return _by_engine(engine, copy.deepcopy(model), batch, losses)
 
 
 def _by_loop(model: nn.Module, batch: Any, losses: Losses) -> _Found:
