@@ -193,7 +193,7 @@ CONTROLS: dict[str, Control] = {
         Control(
             "rows-as-units",
             "rows are sampled and clipped one by one, and the claim is for units of several rows",
-            (_WHITE,),
+            (_WHITE, _BLACK),
             rows_as_units,
         ),
     )

@@ -1,0 +1,141 @@
+"""Units of several rows: what they cost in accuracy, and in memory where there are millions. Results: UNITS.md.
+
+python checks/units.py study            row level against unit level, at the same budgets for persons
+python checks/units.py large 20000000   so many rows on disk, ten to a unit: planned, and trained for ten steps
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import resource
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from inosgd import INO_SGD, Owners, Plan, PlanConfig, SeededSource, Trainer, TrainingState, fit, make_plan, supervised
+from inosgd.analysis.guarantees import group_guarantees
+from inosgd.data.mapped import MappedExamples
+from inosgd.study.building import build
+from inosgd.study.config import TrainingConfig, plan_for
+from inosgd.study.example import example_data, example_study
+from inosgd.study.from_file import study_from
+from inosgd.study.judging import judge_result
+from inosgd.study.reading import read_study
+from inosgd.study.shares import settled
+from inosgd.study.study import Groups, Study, StudyData
+from inosgd.units import Units
+
+SEEDS, STEPS, OWNERS = 5, 100, 100
+
+
+def compare(folder: Path) -> None:
+    """The study of ``inosgd new --unit`` by units, by rows at the same budgets for persons, and by rows as declared."""
+    (folder / "data.csv").write_text(example_data(units=True))
+    (folder / "study.toml").write_text(example_study("data.csv", units=True))
+    study = study_from(read_study(folder / "study.toml"))
+    units = study.split(0)
+    config, rows = settled(study.config.changed({"steps": STEPS}), units), by_row(units)
+    most = int(units.units.counts.max()) if units.units is not None else 1
+    declared = plan_for(config, rows.owners.table)
+    stricter = for_persons(config, rows, most)
+    print(f"{len(units.owners)} patients, {len(rows.owners)} rows, at most {most} of one")
+    print("by rows as declared, a patient of that many has", [f"{each:.2f}" for each in of_group(declared, most)])
+    for label, plan, data in (
+        ("by units", plan_for(config, units.owners.table), units),
+        ("by rows, at the same budgets for patients", stricter, rows),
+        ("by rows, at the budgets as declared", declared, rows),
+    ):
+        print(label, scores(study, config, plan, data))
+
+
+def by_row(data: StudyData) -> StudyData:
+    """The same examples, each protected by itself; the same patients are held out."""
+    table, owner_of_row = data.owners.table, np.asarray(data.row_owners, dtype=np.int64)
+    own = {name: budget for name, budget, _ in table if " & " not in name}
+    owners = Owners.from_rows(owner_of_row, own)
+    groups = Groups.of_owners(owners.table)
+    return dataclasses.replace(data, owners=owners, groups=groups, train_groups=owners.assignment, units=None)
+
+
+def of_group(plan: Plan, size: int) -> list[float]:
+    """What so many rows of each owner spend together."""
+    return [group_guarantees(plan, row, (size,), whole=False)[str(size)] for row in range(len(plan.table))]
+
+
+def for_persons(config: TrainingConfig, data: StudyData, size: int) -> Plan:
+    """A plan by rows under which groups of ``size`` rows keep the declared budgets."""
+    table, shares = data.owners.table, np.full(len(data.owners.table), 1 / (1.3 * size))
+    while True:
+        plan = plan_for(config, dataclasses.replace(table, epsilons=table.epsilons * shares))
+        spent = np.array(of_group(plan, size))
+        if (spent <= table.epsilons).all():
+            return plan
+        shares = shares * np.minimum(1.0, 0.98 * table.epsilons / spent)
+
+
+def scores(study: Study, config: TrainingConfig, plan: Plan, data: StudyData) -> str:
+    """Accuracy of all held-out examples and of the worst owner's, over seeds."""
+    found = []
+    for seed in range(SEEDS):
+        built = build(study, data, plan, config, seed=seed)
+        source = SeededSource(seed)
+        state = TrainingState.start(built.trainer, built.model, built.optimizer, source, also=built.also)
+        judged = judge_result(data, fit(built.trainer, state), measure=False)
+        found.append((judged.overall, judged.worst))
+    (overall, worst), (wide, wider) = np.mean(found, axis=0), np.std(found, axis=0, ddof=1)
+    return f"accuracy {100 * overall:.1f} ± {100 * wide:.1f} %, worst owner {100 * worst:.1f} ± {100 * wider:.1f} %"
+
+
+def large(folder: Path, rows: int) -> None:
+    """Plan and train on rows on disk whose units stand anywhere, and say how much memory it took."""
+    write(folder, rows)
+    began, start = time.perf_counter(), peak()
+    units = Units.of(np.load(folder / "units.npy", mmap_mode="r"), name="person", max_rows=8)
+    owner_of_row = np.load(folder / "owners.npy", mmap_mode="r")
+    budgets = {f"owner {number}": 0.5 + number / 20 for number in range(OWNERS)}
+    owners = units.owned_by(Owners.from_rows(owner_of_row, budgets, delta=1e-8))
+    asked = PlanConfig(steps=10, variant="fair", expected_batch_size=256, clipping_threshold=1.0)
+    plan = make_plan(owners.table, asked, verify=False)
+    examples = MappedExamples.open((folder / "inputs.npy", folder / "targets.npy"))
+    trainer = Trainer(plan, owners, examples, supervised(F.cross_entropy), INO_SGD, units=units)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2))
+    fit(trainer, TrainingState.start(trainer, model, torch.optim.SGD(model.parameters(), lr=0.1), SeededSource(0)))
+    seconds = time.perf_counter() - began
+    print(f"{rows:,} rows, {len(units):,} units: {peak():.2f} GiB at most, {start:.2f} before; {seconds:.0f} s")
+
+
+def write(folder: Path, rows: int) -> None:
+    """Four numbers, a class, a unit and an owner for each row, piece by piece."""
+    rng, shapes = (
+        np.random.default_rng(0),
+        {"inputs": (rows, 4), "targets": (rows,), "units": (rows,), "owners": (rows,)},
+    )
+    types = {"inputs": np.float32, "targets": np.int64, "units": np.int64, "owners": np.uint16}
+    files = {
+        name: np.lib.format.open_memmap(folder / f"{name}.npy", "w+", types[name], shape)
+        for name, shape in shapes.items()
+    }
+    for first in range(0, rows, 1 << 20):
+        piece = slice(first, min(first + (1 << 20), rows))
+        inputs, units = rng.normal(size=(piece.stop - first, 4)), rng.integers(0, rows // 10, piece.stop - first)
+        files["inputs"][piece], files["targets"][piece] = inputs, inputs[:, 0] > 0
+        files["units"][piece], files["owners"][piece] = units, units % OWNERS
+
+
+def peak() -> float:
+    """GiB that this process has taken at most."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as name:
+        if sys.argv[1] == "study":
+            compare(Path(name))
+        else:
+            large(Path(name), int(sys.argv[2]))
