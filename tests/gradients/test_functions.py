@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, ReferenceEngine
@@ -260,6 +261,35 @@ class TestExact:
         model, inputs = make("einsum")
         monkeypatch.setattr(functions, "vmap", lambda _: fails)
         assert_engine_exact(model, inputs)
+
+
+class TestCheckpoints:
+    """What is computed again in the backward pass is computed in the way of the forward pass."""
+
+    @pytest.mark.parametrize(
+        "inner",
+        [
+            lambda: Around(lambda m, x: x * m.g + m.layer(x), g=normal(4), layer=nn.Linear(4, 4)),
+            lambda: nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True),
+            lambda: nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Tanh()),
+        ],
+        ids=["functions", "attention", "layers"],
+    )
+    def test_exact(self, inner):
+        torch.manual_seed(0)
+        model = Around(
+            lambda m, x: checkpoint(m.inner, m.first(x), use_reentrant=False), first=nn.Linear(3, 4), inner=inner()
+        )
+        assert_engine_exact(model.double(), normal(5, 4, 3))
+
+    def test_reentrant_ones_have_an_error_that_says_what_to_do(self):
+        model = Around(
+            lambda m, x: checkpoint(m.inner, m.first(x), use_reentrant=True),
+            first=nn.Linear(3, 4),
+            inner=nn.Linear(4, 4),
+        )
+        with pytest.raises(RuntimeError, match="use_reentrant=False"):
+            by_engine(ENGINE, model.double(), normal(5, 4, 3))
 
 
 class TestDraws:

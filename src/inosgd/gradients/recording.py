@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.autograd.graph import _engine_run_backward
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
@@ -34,7 +35,7 @@ from inosgd.gradients.rules.chain_kernel import KernelGradients
 from inosgd.gradients.rules.forms import Bounds, Form, Summed, added, by_parameter
 from inosgd.gradients.rules.functions import RECORDED, Watch, tensors_in
 from inosgd.gradients.rules.linear import by_columns
-from inosgd.gradients.rules.recorder import Record, Recorder
+from inosgd.gradients.rules.recorder import Record, Recorder, Rehearsal
 from inosgd.gradients.rules.rule import Gradients, rule_for
 from inosgd.gradients.written import Table, tables_of, unwritten
 from inosgd.rounding import CANCELLATION, ROUNDOFFS
@@ -103,7 +104,6 @@ class Task:
         stand_ins: list[tuple[nn.Module, StandIn]] = []
         functions: dict[int, str] = {}
         tables: list[Table] = []
-        known: set[int] = set()
         watched = False
         modules: dict[nn.Module, str] = {}
         _walk("", model, modules)
@@ -111,10 +111,7 @@ class Task:
             tables += tables_of(module)
             if module._parameters:
                 trained = {name: p for name, p in module._parameters.items() if p is not None and p.requires_grad}
-                for name, parameter in trained.items():
-                    if id(parameter) not in known:
-                        known.add(id(parameter))
-                        parameters[f"{path}.{name}" if path else name] = parameter
+                parameters.update({f"{path}.{name}" if path else name: p for name, p in trained.items()})
                 stand_in = _stand_in(path, module, list(trained.values()), functions)
                 watched |= stand_in is None and any(id(p) not in functions for p in trained.values())
             else:
@@ -124,7 +121,7 @@ class Task:
         return cls(
             model,
             losses,
-            parameters or trainable_parameters(model),
+            _each_once(parameters) or trainable_parameters(model),
             tuple(stand_ins),
             functions,
             tuple(modules),
@@ -137,6 +134,14 @@ class Task:
     def device(self) -> torch.device:
         """Where the model's first trainable parameter is."""
         return next(iter(self.parameters.values())).device
+
+
+def _each_once(parameters: dict[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+    """The same under their first names only."""
+    if len(set(map(id, parameters.values()))) == len(parameters):
+        return parameters
+    names = {id(parameter): name for name, parameter in reversed(parameters.items())}
+    return {name: parameter for name, parameter in parameters.items() if names[id(parameter)] == name}
 
 
 def _walk(path: str, module: nn.Module, found: dict[nn.Module, str]) -> None:
@@ -324,7 +329,9 @@ def _losses_of(task: Task, examples: Examples, recorder: Recorder) -> torch.Tens
 def read_page(task: Task, losses: torch.Tensor, recorder: Recorder, count: int) -> Page:
     """The backward pass, and the rules of all records; the first ``count`` losses are of examples."""
     records = recorder.records
-    gradients = _output_gradients(losses, records)
+    again = recorder.watch is not None or task.functions
+    with _functions(task, (), Rehearsal(recorder.count, task.functions)) if again else nullcontext():
+        gradients = _output_gradients(losses, records)
     with torch.no_grad(), out_of_place(task.inplace):  # rules may call modules again
         forms = _forms(records, gradients, len(losses))
         found = added([form.bounds() for form in forms.values()] or [_no_bounds(losses)])
@@ -383,7 +390,12 @@ def _output_gradients(losses: torch.Tensor, records: Sequence[Record]) -> list[t
     wanted = [edge for edge in edges if edge is not None]
     if not wanted or not losses.requires_grad:
         return [None] * len(edges)
-    found = iter(torch.autograd.grad(losses, wanted, torch.ones_like(losses), allow_unused=True))
+    # What autograd.grad calls: it would leave the modes that are active, which see what checkpoints compute again.
+    found = iter(
+        _engine_run_backward(
+            (losses,), (torch.ones_like(losses),), False, False, tuple(wanted), True, accumulate_grad=False
+        )
+    )
     return [None if edge is None else next(found) for edge in edges]
 
 

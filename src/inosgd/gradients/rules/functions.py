@@ -104,7 +104,8 @@ class Watch(TorchFunctionMode):
         kwargs = kwargs or {}
         given = list(tensors_in(args, kwargs))
         known = [tensor for tensor in given if self.is_of_batch(tensor)]
-        used = [] if self._recorder.in_layer else [each for each in map(self.carried, given) if each is not None]
+        recording = torch.is_grad_enabled() and not self._recorder.in_layer
+        used = [each for each in map(self.carried, given) if each is not None] if recording else []
         if func in RECORDED and any(map(self._recorder.records_functions_of, given)):
             result = RECORDED[func](self._recorder, args, kwargs)
         elif not used:

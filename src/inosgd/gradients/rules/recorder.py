@@ -138,7 +138,7 @@ class Recorder:
             return
         _check_precision([*outputs, *kept], where)
         places = [self.places(output, where, example_dim) for output in outputs]
-        if len(set(places)) > 1:
+        if places.count(places[0]) < len(places) and not by_example:
             raise InvalidArgumentError(
                 f"module {where!r}: outputs with {places} rows per example; give all the same, or use ReferenceEngine"
             )
@@ -156,9 +156,9 @@ class Recorder:
         rows = output.shape[example_dim] if output.dim() > example_dim else 0
         if rows == 0 or rows % self.count:
             raise InvalidArgumentError(
-                f"module {where!r}: an output of shape {tuple(output.shape)} for {self.count} examples; let "
-                f"dimension {example_dim} count the examples, or the same number of rows for each of them, one example "
-                "after the other, or use ReferenceEngine"
+                f"module {where!r}: an output of shape {tuple(output.shape)} for {self.count} examples, whose rows "
+                f"belong to no example; let dimension {example_dim} count the examples (batch_first=True), or the same "
+                "number of rows for each of them, one example after the other, or use ReferenceEngine"
             )
         self._rows = rows
         return rows // self.count
@@ -195,6 +195,13 @@ class Recorder:
     def where(self, parameter: nn.Parameter) -> str:
         """The module that a parameter belongs to, for messages."""
         return self._names.get(id(parameter), "a module")
+
+
+class Rehearsal(Recorder):
+    """Records nothing: for what checkpoints compute again in the backward pass, in the way of the first time."""
+
+    def add(self, *_: Any, **__: Any) -> None:
+        """Nothing."""
 
 
 def _check_precision(tensors: Sequence[torch.Tensor], where: str) -> None:
