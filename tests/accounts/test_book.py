@@ -2,6 +2,7 @@
 
 import datetime
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -321,3 +322,18 @@ def test_orders_may_be_chosen_when_accounts_open(url):
 def test_infinite_budgets_have_no_account(url):
     with Accounts.create(url) as book, pytest.raises(InvalidArgumentError, match="finite budget"):
         book.open_collection("patients", OwnerTable(("a",), np.array([np.inf]), np.array([1e-5]), np.array([3])))
+
+
+def test_trainings_that_protect_something_else_draw_on_no_account(url):
+    patients = replace(TABLE, unit="patient")
+    with new_book(url, patients) as book:
+        assert book.table().unit == "patient"
+        plan = plan_within(book, patients)
+        for refused in (lambda: book.left("patients", TABLE), lambda: Draw.reserve(book, "patients", rows_of(plan))):
+            with pytest.raises(AccountError, match="protect each patient, and those of this training each example"):
+                refused()
+        Draw.reserve(book, "patients", plan)
+
+
+def rows_of(plan):
+    return replace(plan, table=replace(plan.table, unit="example"))

@@ -191,7 +191,7 @@ class Accounts:
             if fingerprints is not None:
                 arrays["fingerprints"] = fingerprints
             roster = roster_digest(table.names)
-            fields = {"name": name, "owners": len(table), "roster": roster, "overlaps": common}
+            fields = {"name": name, "unit": table.unit, "owners": len(table), "roster": roster, "overlaps": common}
             entry = write.entry("opened", number, fields, arrays)
             nothing = np.zeros(len(first), dtype=np.int64)
             parents = np.full(len(first), -1, dtype=np.int32)
@@ -279,7 +279,22 @@ class Accounts:
         collection = self.collection(name)
         return self._rooms(collection, table, collection.rooms)
 
+    def check_unit(self, name: str | None, table: OwnerTable) -> None:
+        """Raise unless the budgets of ``table`` protect what those of the collection do.
+
+        A training that protects each row says nothing about a patient with several rows, so that it cannot be charged
+        to the account of patients, nor the other way round.
+        """
+        collection = self.collection(name)
+        unit = self.entries(collection.number, "opened")[0].fields["unit"]
+        if unit != table.unit:
+            raise AccountError(
+                f"collection {collection.name!r}: its budgets protect each {unit}, and those of this training each "
+                f"{table.unit}; gather rows in the same units, or open a collection for them"
+            )
+
     def _rooms(self, collection: Collection, table: OwnerTable, units: Array) -> Rooms:
+        self.check_unit(collection.name, table)
         classes = self.members(collection)[self.places(collection, table.names)]
         return Rooms(collection.orders[classes], (units * (UNIT * (1 - 1e-12)))[classes])
 
@@ -411,7 +426,8 @@ class Accounts:
         if units is None:
             raise AccountError(f"collection {collection.name!r}: its numbers of units are missing; restore the book")
         names = tuple(self.names(collection))
-        return OwnerTable(names, collection.epsilons[members], collection.deltas[members], units)
+        unit = self.entries(collection.number, "opened")[0].fields["unit"]
+        return OwnerTable(names, collection.epsilons[members], collection.deltas[members], units, unit)
 
     # Reading ---------------------------------------------------------------------------------------------------
 

@@ -70,6 +70,7 @@ class Draw:
             identifier: Of the reservation, if it was chosen before.
             block: How many releases are committed at a time.
         """
+        book.check_unit(collection, plan.table)
         phases = remaining(plan.charges, stand)
         state = book.reserve(
             collection,

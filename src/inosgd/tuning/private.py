@@ -92,6 +92,7 @@ def _pay(priced: Priced) -> None:
         return
     with open_book(priced.study) as book:
         charge = Charge.of_selection(priced.plans, priced.trials)
+        book.check_unit(collection_of(priced.study), priced.table)
         state = book.reserve(collection_of(priced.study), priced.table.names, charge, purpose="tuning")
         book.commit(state.id, 1)
         book.settle(state.id, 1)
