@@ -68,6 +68,7 @@ def test_result_is_json_with_ratios(in_this_process):
     assert f"| engine | {entries['engine']['wall']:.2f} |" in table
 
 
+@pytest.mark.usefixtures("engine_tries_models")
 def test_additions_do_what_they_are_named_for_and_are_in_the_table():
     model, inputs, targets = MODELS["mlp"].make(batch_size=4)
     for build in ADDITIONS.values():

@@ -139,7 +139,7 @@ def gradients_on(
     if not isinstance(losses, UnitLosses):
         raise _validate.fail("losses", type(losses).__name__, "a batch of units needs UnitLosses")
     most, at_once = _rows_at_once(engine, model, losses.rows, examples)
-    sizes = np.array([_bucket_size(count) for count in examples.drawn.counts.tolist()], dtype=np.int64)
+    sizes = _bucket_sizes(examples.drawn.counts)
     with ExitStack() as stack:
         parts: list[_Part] = []
         for size in np.unique(sizes[sizes <= most]).tolist() or ([1] if not (sizes > most).any() else []):
@@ -257,9 +257,13 @@ class _Piecewise:
         return loss, total
 
 
-def _bucket_size(count: int) -> int:
-    """The number of rows that a unit of ``count`` rows is filled up to: the next power of two."""
-    return 1 << (count - 1).bit_length()
+def _bucket_sizes(counts: IntArray) -> IntArray:
+    """The numbers of rows that units of so many rows are filled up to: the next powers of two.
+
+    >>> _bucket_sizes(np.array([1, 2, 3, 4, 5, 64, 65])).tolist()
+    [1, 2, 4, 4, 8, 64, 128]
+    """
+    return np.left_shift(1, np.frexp((counts - 1).astype(np.float64))[1].astype(np.int64))
 
 
 def _rows_at_once(engine: GradientEngine, model: nn.Module, losses: ExampleLosses, batch: UnitBatch) -> tuple[int, int]:
