@@ -71,10 +71,10 @@ def gains_by_more(plan: Plan) -> str:
     first = int(held_back[0])
     others = f" and {len(held_back) - 1} more" if len(held_back) > 1 else ""
     named = " and ".join(binding) if len(binding) < 3 else f"{binding[0]}, {binding[1]} and others"
+    used = f" What {named} allow{'s' * (len(binding) == 1)} is used, and more of it would be used too." * bool(binding)
     return (
         f"{table.names[first]}{others} would gain nothing by allowing more: of ε {table.epsilons[first]:g} the plan "
-        f"uses {rounded_up(float(plan.spent[first]))}. What {named} allow{'s' if len(binding) == 1 else ''} is used, "
-        "and more of it would be used too."
+        f"uses {rounded_up(float(plan.spent[first]))}.{used}"
     )
 
 
