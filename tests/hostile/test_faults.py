@@ -235,10 +235,11 @@ def test_an_error_inside_a_layer_names_the_layer_or_is_the_models_own():
     class Odd(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.weight = nn.Parameter(torch.ones(6, dtype=torch.float64))
+            self.inner = nn.Linear(6, 6)
 
         def forward(self, inputs):
-            return {"scores": inputs * self.weight}
+            with torch.autocast("cpu", torch.bfloat16):
+                return {"scores": self.inner(inputs.float()).double()}
 
     class Wrapped(nn.Module):
         def __init__(self) -> None:

@@ -199,7 +199,7 @@ def test_descriptions_of_sensitive_values_hold_no_content(study, tmp_path):
     assert not [text for text in numbers if text in shown]
     assert "tensor(" not in shown.replace("Parameter containing:\ntensor(", "")
     keys = [fields["key"] for fields in checkpoint.streams.values()]
-    assert len(keys) == 4  # the control: there is something to hide
+    assert len(keys) == 5  # the control: there is something to hide
     assert not [key for key in keys if key in shown]
 
 

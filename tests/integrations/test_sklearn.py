@@ -143,7 +143,7 @@ def test_class_shares_are_declared_or_counted_under_the_budgets():
     declared = {"north": {"yes": 0.5, "no": 0.5}, "south": {"no": 1.0}}
     plain = seeded(classifier(method="auto"), X, y)
     told = seeded(classifier(method="auto", class_shares=declared), X, y)
-    assert told.plan_ == plain.plan_
+    assert (plain.plan_.variant, told.plan_.variant) == ("fair", "scale")  # the classes of north are held by south too
     assert not np.array_equal(told.predict_proba(X), plain.predict_proba(X))
     counts = {"owners": ["north"] * 1500 + ["south"] * 1500}
     counted = seeded(

@@ -20,8 +20,8 @@ import typer
 
 from inosgd.errors import InvalidArgumentError
 
-STUDY_PANEL, PLAN_PANEL, WORKERS_PANEL, OUTPUT_PANEL = "Study", "Plan", "Workers", "Output"
-PANELS = (STUDY_PANEL, PLAN_PANEL, WORKERS_PANEL, OUTPUT_PANEL)
+STUDY_PANEL, PLAN_PANEL, ACCOUNT_PANEL, WORKERS_PANEL, OUTPUT_PANEL = "Study", "Plan", "Account", "Workers", "Output"
+PANELS = (STUDY_PANEL, PLAN_PANEL, ACCOUNT_PANEL, WORKERS_PANEL, OUTPUT_PANEL)
 """Of the options that several commands share."""
 
 _BY_NAME = inspect.Parameter.KEYWORD_ONLY
@@ -92,6 +92,24 @@ class ReportOptions(OutputOptions):
     """The same for a command that can write a report."""
 
     report: WithReport = True
+
+
+@dataclass(frozen=True)
+class AccountOptions:
+    """Whose account a plan draws on."""
+
+    account: Annotated[
+        str | None,
+        typer.Option(
+            rich_help_panel=ACCOUNT_PANEL,
+            help="Plan for the owners of this account book, within what is left to them.",
+        ),
+    ] = None
+    collection: Annotated[
+        str | None,
+        typer.Option(rich_help_panel=ACCOUNT_PANEL, help="Which collection, where there are several."),
+    ] = None
+    share: Annotated[float, typer.Option(rich_help_panel=ACCOUNT_PANEL, help="Which share of what is left.")] = 1.0
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:

@@ -17,7 +17,15 @@ from inosgd import _validate
 from inosgd.analysis.plans import budget_curves, compare_variants, describe_plan
 from inosgd.cli.console import messages, results
 from inosgd.cli.folders import check_new_file, write_whole
-from inosgd.cli.options import PLAN_SETTINGS, AllowLargeDeltas, AsJson, PlanSettings, settings
+from inosgd.cli.options import (
+    PLAN_SETTINGS,
+    AccountOptions,
+    AllowLargeDeltas,
+    AsJson,
+    PlanSettings,
+    settings,
+    with_groups,
+)
 from inosgd.cli.plan_tables import comparison_tables, curve_tables, plan_tables
 from inosgd.data.budgets import read_owner_table
 from inosgd.errors import InvalidArgumentError
@@ -28,6 +36,7 @@ from inosgd.planning import VARIANTS, PlanConfig, Rooms, make_plan
 VIEWS = ("plan", "profile", "variants", "curves")
 
 
+@with_groups
 def plan_command(
     epsilon: Annotated[str | None, typer.Option(help="Budgets, separated by commas.")] = None,
     sizes: Annotated[str | None, typer.Option(help="Numbers of examples, or units, separated by commas.")] = None,
@@ -42,15 +51,12 @@ def plan_command(
     show: Annotated[
         str, typer.Option(help="plan, profile (and the risks behind each epsilon), variants, or curves by budget.")
     ] = "plan",
-    account: Annotated[
-        str | None, typer.Option(help="Plan for the owners of this account book, within what is left to them.")
-    ] = None,
-    collection: Annotated[str | None, typer.Option(help="With --account: which, where there are several.")] = None,
-    share: Annotated[float, typer.Option(help="With --account: which share of what is left.")] = 1.0,
     changed: PlanSettings = None,
     allow_large_deltas: AllowLargeDeltas = False,
     out: Annotated[Path | None, typer.Option(help="Write the plan to this file, which must not exist.")] = None,
     as_json: AsJson = False,
+    *,
+    drawn: AccountOptions,
 ) -> None:
     """Plan sampling rates, clipping thresholds and noise for individual budgets."""
     _validate.one_of(VIEWS, show=show)
@@ -58,10 +64,10 @@ def plan_command(
         raise InvalidArgumentError(f"out={str(out)!r}: --show {show} makes no plan to write; leave it out")
     check_new_file(out)
     rooms = whole = None
-    if account is None:
+    if drawn.account is None:
         table = replace(_owner_table(epsilon, sizes, delta, owners, curve=show == "curves"), unit=unit)
     else:
-        table, rooms, whole = _accounts(account, collection, share)
+        table, rooms, whole = _accounts(drawn.account, drawn.collection, drawn.share)
     changes = settings(changed, PLAN_SETTINGS)
     if show == "curves":
         with messages().status("planning curves"):
