@@ -27,6 +27,9 @@ _MANY_ALONE, _FEW_ALONE = (32, 8), (8, 2)
 _SHAKE = 128.0
 """By how many unit roundoffs parameters are moved, to see how much of a difference roundings can make."""
 
+_MOVES = 8
+"""How many such moves are tried before what differs is refused."""
+
 _ROUNDINGS = 64.0
 """By how many unit roundoffs of itself a number may differ in any case."""
 
@@ -94,14 +97,14 @@ def check_values(task: Task, examples: Examples, *, recorded: bool, perturbed: b
 
 
 @contextmanager
-def moved(parameters: Iterable[nn.Parameter], size: float) -> Iterator[None]:
+def moved(parameters: Iterable[nn.Parameter], size: float, draw: int = 0) -> Iterator[None]:
     """Inside, parameters are moved at random, in place; afterwards they have the bits that they had before.
 
     Each entry moves away from zero, so that it keeps its sign, by up to ``size`` times its own magnitude or 1 /
     sqrt(number of inputs), whichever is larger. An entry that is zero moves either way.
     """
     kept = [(parameter, parameter.detach().clone()) for parameter in parameters]
-    generator = np.random.default_rng(0)  # torch's are held fixed
+    generator = np.random.default_rng(draw)  # torch's are held fixed
     try:
         with torch.no_grad():
             for parameter, values in kept:
@@ -148,8 +151,23 @@ class _Comparison:
     seed: int
 
     def run(self, whole: _Whole) -> bool:
-        """Compare losses, sums and norms; False if too few of them are finite."""
-        with moved(self.task.parameters.values(), _SHAKE * self._roundoff):
+        """Compare losses, sums and norms; False if too few of them are finite.
+
+        Where a rectifier stands within roundings of its kink, its derivative is 0 in one pass and 1 in another, and a
+        sum differs by what an example has there. A tiny move of the parameters shows how much that is, if it crosses
+        the kink, which half of them do: what differs is looked at again after other moves, and refused if it is larger
+        than what any of them does.
+        """
+        refusals = []
+        for draw in range(_MOVES):
+            try:
+                return self._run_once(whole, draw)
+            except InvalidArgumentError as error:
+                refusals.append(error)
+        raise refusals[0]
+
+    def _run_once(self, whole: _Whole, draw: int) -> bool:
+        with moved(self.task.parameters.values(), _SHAKE * self._roundoff, draw):
             shaken = self.whole(whole.coefficients)
         usable = (whole.coefficients > 0) & np.isfinite(shaken.losses) & np.isfinite(shaken.norms)
         if usable.sum() < min(2, len(usable)):
