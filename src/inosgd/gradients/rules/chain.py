@@ -106,7 +106,7 @@ class Chain:
         else:
             # Not a leaf, and not the run's own memory: the model may change its output in place.
             output = run.forward(inputs).requires_grad_().clone(memory_format=torch.contiguous_format)
-        recorder.add([output], run.gradients, [], self.where)
+        recorder.add([output], run.gradients, [], self.where, copied=[inputs])
         return output
 
 
