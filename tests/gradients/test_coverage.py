@@ -58,7 +58,28 @@ def changed_view(m: Branching, x: torch.Tensor) -> torch.Tensor:
     return output
 
 
+def written(change):
+    """A product with a weight that was computed from parameters, and then changed in place."""
+
+    def branch(m: Branching, x: torch.Tensor) -> torch.Tensor:
+        weight = 2 * m.first.weight
+        change(m, weight, x)
+        return m.first(x) + x @ weight
+
+    return branch
+
+
+def filled(m: Branching, x: torch.Tensor) -> torch.Tensor:
+    weight = torch.zeros(6, 6, dtype=x.dtype)
+    weight[:3] = m.last.weight[:3]
+    return m.first(x) + x @ weight
+
+
 RECORDED = {
+    "carried, with rows of another": (written(lambda m, w, x: w.__setitem__(0, m.last.weight[0])), None),
+    "carried, changed by a view": (written(lambda m, w, x: w[0].mul_(m.last.weight[0])), None),
+    "carried, changed by a constant": (written(lambda m, w, x: w[1:].fill_(1)), None),
+    "a constant with rows of a parameter": (filled, None),
     "transposed weight": (lambda m, x: F.linear(m.first(x), m.first.weight.t()), None),
     "product": (lambda m, x: m.last(m.first(x)) + x @ m.first.weight, None),
     "rows of a weight": (lambda m, x: m.first(x) + m.first.weight[x.argmax(1)], None),
@@ -128,6 +149,31 @@ def test_as_many_rows_as_examples_where_there_were_more():
     picked[[0, 1, 2, 5, 6, 11, 12, 13]] *= -1
     with pytest.raises(InvalidArgumentError):
         by_engine(ENGINE, used_to(model), picked.view(8, 6))
+
+
+def by_itself(m: nn.Module, w: torch.Tensor, x: torch.Tensor) -> None:
+    w.mul_(3)
+
+
+def by_the_batch(m: nn.Module, w: torch.Tensor, x: torch.Tensor) -> None:
+    w.view(-1)[: len(x)] = m.last(x)[:, 0]
+
+
+@pytest.mark.parametrize(("change", "match"), [(by_itself, "after it had used"), (by_the_batch, "values of the batch")])
+def test_a_carried_tensor_is_changed_where_all_calls_are_known(change, match):
+    """Nothing but the tensor's version tells."""
+
+    def network(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        weight = 2 * m.first.weight
+        output = m.last(x) + x @ weight
+        if not bool((x > 0).all()):
+            change(m, weight, x)
+        return output + x @ weight
+
+    model = Branching(network)
+    model.forward = lambda x: network(model, x)
+    with pytest.raises(InvalidArgumentError, match=match):
+        by_engine(ENGINE, used_to(model), OTHER)
 
 
 @pytest.mark.parametrize("recorded", [True, False])

@@ -131,6 +131,7 @@ class Recorder:
         example_dim: int = 0,
         by_example: bool = False,
         copied: Sequence[torch.Tensor] = (),
+        carried: Sequence[torch.Tensor] = (),
     ) -> None:
         """Record that ``outputs`` were computed from trainable parameters; nothing, if none of them has a gradient.
 
@@ -142,6 +143,7 @@ class Recorder:
             example_dim: Which dimension of the outputs counts rows.
             by_example: Whether ``parts`` has put the rows of an example together already.
             copied: What else the outputs were computed from, of which ``parts`` has copies.
+            carried: What ``parts`` needs that was computed from parameters alone.
         """
         if not any(output.requires_grad for output in outputs):
             return
@@ -155,7 +157,7 @@ class Recorder:
         if places[0] > 1 < self.count:
             self.folds.append((where, places[0]))
         described = tuple(_describe(output) for output in outputs)
-        versions = tuple((tensor, tensor._version) for tensor in kept)
+        versions = tuple((tensor, tensor._version) for tensor in (*kept, *carried))
         behind = tuple(get_gradient_edge(tensor)[:2] for tensor in (*kept, *copied) if tensor.requires_grad)
         of_example = 1 if by_example else places[0]
         self.records.append(Record(described, parts, versions, where, self.count, of_example, behind))
