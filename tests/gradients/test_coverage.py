@@ -13,7 +13,14 @@ from inosgd.gradients import BookkeepingEngine
 from inosgd.gradients.coverage import uncovered
 from inosgd.gradients.recording import Task, forward
 from inosgd.gradients.rules.recorder import Recorder
-from tests.gradients.gradient_oracle import assert_close, by_engine, by_loop, squared_output, unseen_linear
+from tests.gradients.gradient_oracle import (
+    assert_close,
+    assert_engine_exact,
+    by_engine,
+    by_loop,
+    squared_output,
+    unseen_linear,
+)
 
 ENGINE = BookkeepingEngine()
 USUAL = torch.rand(8, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.1
@@ -125,6 +132,25 @@ def test_what_cannot_be_recorded_is_refused_at_any_batch(name):
     model = used_to(Branching(REFUSED[name]))
     with pytest.raises(InvalidArgumentError):
         by_engine(ENGINE, model, OTHER)
+
+
+def test_other_parameters_for_a_chain():
+    chain = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6))
+    model = Branching(
+        lambda m, x: torch.func.functional_call(m.first, {"0.weight": m.first[0].weight / 10}, (x,)), chain
+    )
+    with pytest.raises(InvalidArgumentError, match="other parameters than its own"):
+        by_engine(ENGINE, used_to(model), OTHER)
+
+
+def test_one_use_of_a_parameter_in_two_places_of_a_layer():
+    """The only record that there is."""
+    layer = nn.LSTM(6, 6, batch_first=True).double()
+    layer.weight_hh_l0 = layer.weight_ih_l0
+    assert_engine_exact(layer, USUAL.view(4, 2, 6))
+    chain = nn.Sequential(nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6)).double()
+    chain[2].bias = chain[0].bias
+    assert_engine_exact(chain, USUAL)
 
 
 def test_rows_of_other_examples_in_a_layer_that_is_called_for_the_first_time():

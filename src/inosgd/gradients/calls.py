@@ -140,12 +140,13 @@ def quicker(module: nn.Module, path: str) -> StandIn | None:
 
 def _chain(module: nn.Sequential, path: str) -> StandIn | None:
     chain = Chain.of(module, path)
-    return None if chain is None else partial(_chained, chain)
+    return None if chain is None else partial(_chained, chain, module)
 
 
-def _chained(chain: Chain, recorder: Recorder, forward: Forward) -> Forward:
+def _chained(chain: Chain, module: nn.Sequential, recorder: Recorder, forward: Forward) -> Forward:
     def call(inputs: Any) -> Any:
-        if chain.suits(inputs) and not (recorder.watch and _carried(recorder.watch, [inputs], {})):
+        suits = chain.suits(inputs) and chain.has_parameters_of(module)
+        if suits and not (recorder.watch and _carried(recorder.watch, [inputs], {})):
             if recorder.is_shared(inputs):
                 recorder.folds.append((chain.where, 0))
                 inputs = recorder.per_example(inputs)

@@ -424,9 +424,9 @@ def _forms(records: Sequence[Record], gradients: list[torch.Tensor | None], coun
     for record in reversed(records):
         arrived = [gradients.pop() for _ in record.outputs][::-1]
         found += record.gradients(arrived).items()
-    if len(found) == 1:
+    if not _overlap(key for key, _ in found):
         return dict(found)
-    uses = _grouped(_each_map_alone(found) if _overlap(key for key, _ in found) else found)
+    uses = _grouped(_each_map_alone(found))
     if _overlap(uses):
         uses = _grouped(_each_parameter_alone(uses))
     return {key: forms[0] if len(forms) == 1 else Summed(tuple(forms), count) for key, forms in uses.items()}
