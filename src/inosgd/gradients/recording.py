@@ -348,7 +348,8 @@ def read_page(task: Task, losses: torch.Tensor, recorder: Recorder, count: int) 
     """The backward pass, and the rules of all records; the first ``count`` losses are of examples."""
     records = recorder.records
     again = recorder.watch is not None or task.functions
-    with _functions(task, (), Rehearsal(recorder.count, task.functions)) if again else nullcontext():
+    rehearsal = Rehearsal(recorder.count, task.functions)
+    with _functions(task, (), rehearsal) if again else nullcontext():
         gradients = _output_gradients(losses, records)
     with torch.no_grad(), out_of_place(task.inplace):  # rules may call modules again
         forms = _forms(records, gradients, len(losses))

@@ -91,7 +91,8 @@ class Watch(TorchFunctionMode):
     def __init__(self, recorder: Recorder, names: Mapping[int, str], examples: Iterable[torch.Tensor]) -> None:
         super().__init__()
         self.used = False
-        self._recorder, self._names = recorder, names
+        self._recorder: Recorder = weakref.proxy(recorder)  # which has this: memory is free as soon as a pass is over
+        self._names = names
         self._carried: dict[int, Carried] = {}
         self._of_batch: dict[int, weakref.ref[torch.Tensor]] = {}
         self._mark(examples)
