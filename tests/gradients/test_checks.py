@@ -143,11 +143,19 @@ class TestGradientsAreCompared:
             by_engine(ENGINE, Around(lambda model, z: z - z.mean(0).detach() - z.flip(0)).double(), normal(1, 3))
 
     def test_broken_examples_only_postpone_it(self):
-        model = Around(lambda model, z: z + unseen_linear(z, model.first.weight)).double()
+        model = Around(lambda model, z: z - z.mean(0)).double()
         examples = normal(5, 3)
         by_engine(ENGINE, model, torch.full_like(examples, np.nan))
-        with pytest.raises(InvalidArgumentError, match="parameter"):
+        with pytest.raises(InvalidArgumentError, match="mix"):
             by_engine(ENGINE, model, examples)
+
+    def test_broken_examples_do_not_hide_what_is_not_recorded(self):
+        model = Around(lambda model, z: z + unseen_linear(z, model.first.weight)).double()
+        with pytest.raises(InvalidArgumentError, match=r"parameter 'first\.weight': it is used past what is"):
+            by_engine(ENGINE, model, torch.full((5, 3), np.nan, dtype=torch.float64))
+        seen = Around(lambda model, z: z + functional.linear(z, model.first.weight.T)).double()
+        by_engine(ENGINE, seen, torch.full((5, 3), np.nan, dtype=torch.float64))
+        assert_engine_exact(seen, normal(5, 3))
 
     def test_gradients_too_short_for_their_squares_are_no_difference(self):
         model, examples = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2)), normal(5, 3).float()

@@ -25,7 +25,7 @@ from inosgd.gradients.engine import BatchGradients, ExampleLosses, Examples, Mea
 from inosgd.gradients.invariance import passing
 from inosgd.gradients.memory import examples_that_fit
 from inosgd.gradients.precision import full_precision
-from inosgd.gradients.recording import Task, UncheckedFoldsError, flatten, record_pass, take
+from inosgd.gradients.recording import Task, UncheckedError, flatten, record_pass, take
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class BookkeepingEngine:
         task = replace(task, seen=checks.seen)
         try:
             return self._recorded(task, examples, size)
-        except UncheckedFoldsError:
+        except UncheckedError:
             checks.values(task, examples, size, anew=True)
             return self._recorded(task, examples, size)
 

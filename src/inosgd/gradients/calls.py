@@ -72,16 +72,27 @@ def _recorded_layer(path: str, module: nn.Module, rule: Rule, recorder: Recorder
         if recorder.is_shared(output):
             recorder.folds.append((path, 0))
             output, arguments, keywords = recorder.per_example((output, arguments, keywords))
-        places = recorder.places(output, path)
+        places, own = recorder.places(output, path), tuple(module._parameters.values())
         shown, note = output.detach() if keeps_output(rule) else None, noted(rule, output)
 
         def parts(gradient: torch.Tensor) -> Gradients:
+            _check_own(path, own, module)
             return gradients_of(rule, LayerCall(module, arguments, keywords, shown, gradient, note, places))
 
         recorder.add([output], parts, kept, path, by_example=True)
         return output
 
     return call
+
+
+def _check_own(path: str, used: Sequence[Any], module: nn.Module) -> None:
+    """Refuse a call that was made with other parameters than the module has, as ``functional_call`` makes it."""
+    own = module._parameters.values()
+    if len(used) != len(own) or any(one is not other for one, other in zip(used, own, strict=True)):
+        raise InvalidArgumentError(
+            f"module {path!r} ({type(module).__name__}): it was called with other parameters than its own, whose "
+            "gradients its rule does not know; call the function of the layer (torch.nn.functional) with them"
+        )
 
 
 def _carried(watch: Watching, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
@@ -129,12 +140,13 @@ def quicker(module: nn.Module, path: str) -> StandIn | None:
 
 def _chain(module: nn.Sequential, path: str) -> StandIn | None:
     chain = Chain.of(module, path)
-    return None if chain is None else partial(_chained, chain)
+    return None if chain is None else partial(_chained, chain, module)
 
 
-def _chained(chain: Chain, recorder: Recorder, forward: Forward) -> Forward:
+def _chained(chain: Chain, module: nn.Sequential, recorder: Recorder, forward: Forward) -> Forward:
     def call(inputs: Any) -> Any:
-        if chain.suits(inputs) and not (recorder.watch and _carried(recorder.watch, [inputs], {})):
+        suits = chain.suits(inputs) and chain.has_parameters_of(module)
+        if suits and not (recorder.watch and _carried(recorder.watch, [inputs], {})):
             if recorder.is_shared(inputs):
                 recorder.folds.append((chain.where, 0))
                 inputs = recorder.per_example(inputs)

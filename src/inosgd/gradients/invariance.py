@@ -34,7 +34,7 @@ from torch.utils import _pytree as pytree
 from inosgd._arrays import FloatArray, IntArray
 from inosgd.gradients.draws import HeldDraws
 from inosgd.gradients.engine import ExampleLosses, Examples, Measured, count_examples, tensors_of
-from inosgd.gradients.recording import Task, UncheckedFoldsError, take
+from inosgd.gradients.recording import Task, UncheckedError, take
 
 UNITS = (8, 16, 32, 64)
 """Blocks that are tried, in rows."""
@@ -190,17 +190,19 @@ def _probed(task: Task, examples: Examples, measured: Measure, find: Callable[[P
     """
     draws, devices = HeldDraws(), [task.device] if task.device.type == "cuda" else []
 
+    made_up_task = replace(task, seen=replace(task.seen, anything=True)) if task.seen is not None else task
+
     def probe(batch: Examples) -> FloatArray:
-        found = measured(task, batch)
+        found = measured(made_up_task, batch)
         return np.stack([found.losses, found.grad_norms])
 
     with torch.random.fork_rng(devices=devices):
         try:
             with draws:
-                probe(examples)
+                measured(task, examples)
             with draws if draws.asked else nullcontext():
                 return find(probe)
-        except UncheckedFoldsError:  # of the examples themselves: the batch is checked first
+        except UncheckedError:  # of the examples themselves: the batch is checked first
             raise
         except Exception:
             return otherwise

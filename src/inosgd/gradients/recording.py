@@ -20,6 +20,7 @@ from inosgd import _validate
 from inosgd._arrays import FloatArray
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.calls import StandIn, quicker, recorded_layer, recurrent_layer, standing_in
+from inosgd.gradients.coverage import uncovered
 from inosgd.gradients.engine import (
     ExampleLosses,
     Examples,
@@ -49,17 +50,21 @@ Use = tuple[tuple[nn.Parameter, ...], Form]
 
 @dataclass
 class Seen:
-    """What batches had whose values were checked, and others may have.
+    """What batches had whose values were checked, or had too few finite losses to tell, and others may have.
 
     Attributes:
-        folds: Which outputs had another number of rows than one per example.
+        folds: Which outputs had another number of rows than one per example, where values could be checked.
+        calls: See `Recorder`.
         functions: Whether parameters were used outside of layers with rules.
         constant: See `Recorder`.
+        anything: Whether batches may have anything else too, because their numbers are used for nothing.
     """
 
     folds: set[Folds] = field(default_factory=set)
+    calls: set[tuple[str, int]] = field(default_factory=set)
     functions: bool = False
     constant: set[str] = field(default_factory=set)
+    anything: bool = False
 
 
 _UNDERFLOW = 1e-150
@@ -183,6 +188,7 @@ class Page:
         norms: At least every example's gradient norm, and at least a `CANCELLATION`-th of its magnitude.
         magnitudes: At least the sum of the norms of all that an example adds to a sum; see `Bounds`.
         folds: See `Recorder`.
+        calls: See `Recorder`.
         functions: See `Seen`.
         constant: See `Recorder`.
     """
@@ -194,6 +200,7 @@ class Page:
     magnitudes: FloatArray
     count: int
     folds: Folds = ()
+    calls: Set[tuple[str, int]] = frozenset()
     functions: bool = False
     constant: Set[str] = frozenset()
 
@@ -257,7 +264,8 @@ def record_pass(task: Task, examples: Examples, rows: int = 0) -> Page:
         examples = take(examples, torch.arange(rows, device="cpu").clamp_max(count - 1))
     recorder = Recorder(max(rows, count), task.functions)
     losses = forward(task, examples, recorder)
-    _check_folds(task, recorder)
+    if task.seen is not None and not task.seen.anything:
+        _check_seen(task, task.seen, losses, recorder)
     return read_page(task, losses, recorder, count)
 
 
@@ -284,8 +292,8 @@ def forward(task: Task, examples: Examples, recorder: Recorder) -> torch.Tensor:
     return losses
 
 
-class UncheckedFoldsError(InvalidArgumentError):
-    """Outputs have numbers of rows that they had in no batch that was checked."""
+class UncheckedError(InvalidArgumentError):
+    """Parameters are used in a way in which no batch used them that was checked."""
 
 
 def _functions(task: Task, examples: Examples, recorder: Recorder) -> AbstractContextManager[Any]:
@@ -298,17 +306,27 @@ def _functions(task: Task, examples: Examples, recorder: Recorder) -> AbstractCo
     return _RecordedFunctions(recorder) if task.functions else nullcontext()
 
 
-def _check_folds(task: Task, recorder: Recorder) -> None:
-    """Refuse numbers of rows that no batch had that was checked.
+def _check_seen(task: Task, seen: Seen, losses: torch.Tensor, recorder: Recorder) -> None:
+    """Refuse uses of parameters that are not recorded, and numbers of rows that no batch had that was checked.
 
-    Rows that were picked from the examples have the same shapes, and nothing that tells whose they are.
+    All rows of a batch of one are that example's. Rows that were picked from several have the same shapes, and nothing
+    that tells whose they are.
     """
-    if recorder.folds and task.seen is not None and tuple(recorder.folds) not in task.seen.folds:
-        known = {fold for folds in task.seen.folds for fold in folds}
-        new = sorted({path for path, _ in set(recorder.folds) - known or recorder.folds})
-        raise UncheckedFoldsError(
-            f"modules {new}: not one row per example for {recorder.count} examples, unlike in batches that were "
-            "checked; let dimension 0 count the examples in every batch, or use ReferenceEngine"
+    name = uncovered(losses, recorder.records, task.parameters)
+    if name is not None:
+        raise UncheckedError(
+            f"parameter {name!r}: it is used past what is recorded of it, outside a call of its module, unlike in "
+            "batches that were checked; use it in the same way in every batch, or use ReferenceEngine"
+        )
+    if recorder.count == 1:
+        return
+    folds = tuple(recorder.folds)
+    if (folds and folds not in seen.folds) or not recorder.calls <= seen.calls:
+        known = {fold for folds in seen.folds for fold in folds} | seen.calls
+        new = sorted({path for path, _ in (recorder.calls | set(folds)) - known or folds})
+        raise UncheckedError(
+            f"modules {new}: rows for {recorder.count} examples that they had in no batch that was checked; let "
+            "dimension 0 count the examples in every batch, or use ReferenceEngine"
         )
 
 
@@ -330,7 +348,8 @@ def read_page(task: Task, losses: torch.Tensor, recorder: Recorder, count: int) 
     """The backward pass, and the rules of all records; the first ``count`` losses are of examples."""
     records = recorder.records
     again = recorder.watch is not None or task.functions
-    with _functions(task, (), Rehearsal(recorder.count, task.functions)) if again else nullcontext():
+    rehearsal = Rehearsal(recorder.count, task.functions)
+    with _functions(task, (), rehearsal) if again else nullcontext():
         gradients = _output_gradients(losses, records)
     with torch.no_grad(), out_of_place(task.inplace):  # rules may call modules again
         forms = _forms(records, gradients, len(losses))
@@ -342,7 +361,8 @@ def read_page(task: Task, losses: torch.Tensor, recorder: Recorder, count: int) 
         norms = norms + _UNDERFLOW
         parameters, folds = tuple(task.parameters.values()), tuple(recorder.folds)
         functions = recorder.watch is not None and recorder.watch.used
-        return Page(parameters, losses.detach(), forms, norms, magnitudes, count, folds, functions, recorder.constant)
+        seen = folds, recorder.calls, functions, recorder.constant
+        return Page(parameters, losses.detach(), forms, norms, magnitudes, count, *seen)
 
 
 def _no_bounds(losses: torch.Tensor) -> Bounds:
@@ -405,9 +425,9 @@ def _forms(records: Sequence[Record], gradients: list[torch.Tensor | None], coun
     for record in reversed(records):
         arrived = [gradients.pop() for _ in record.outputs][::-1]
         found += record.gradients(arrived).items()
-    if len(found) == 1:
+    if not _overlap(key for key, _ in found):
         return dict(found)
-    uses = _grouped(_each_map_alone(found) if _overlap(key for key, _ in found) else found)
+    uses = _grouped(_each_map_alone(found))
     if _overlap(uses):
         uses = _grouped(_each_parameter_alone(uses))
     return {key: forms[0] if len(forms) == 1 else Summed(tuple(forms), count) for key, forms in uses.items()}

@@ -70,7 +70,7 @@ def check_values(task: Task, examples: Examples, *, recorded: bool, perturbed: b
         perturbed: Whether to compare at moved parameters as well, where branches that start at zero are open, and to
             see there that no loss has a derivative with respect to the input of another example.
         seed: Says which halves.
-        seen: If the batch could be compared, what it had is added.
+        seen: What the batch had is added; folds only if it could be compared.
 
     Raises:
         InvalidArgumentError: It says what differs and what to do about it.
@@ -91,8 +91,9 @@ def check_values(task: Task, examples: Examples, *, recorded: bool, perturbed: b
             comparison.check_repeated(first)
     if told:
         seen.folds.add(first.folds)
-        seen.functions |= first.functions
-        seen.constant |= first.constant
+    seen.calls |= first.calls
+    seen.functions |= first.functions
+    seen.constant |= first.constant
     return told
 
 
@@ -132,6 +133,7 @@ class _Whole:
     coefficients: FloatArray
     total: torch.Tensor | None
     folds: Folds = ()
+    calls: Set[tuple[str, int]] = frozenset()
     functions: bool = False
     constant: Set[str] = frozenset()
 
@@ -237,7 +239,7 @@ class _Comparison:
             usable = np.isfinite(measured.losses) & np.isfinite(measured.grad_norms)
             coefficients = _different(measured.grad_norms, usable, float(np.finfo(np.float32).tiny) ** 0.5)
         total = page.weighted_sum(coefficients)
-        had = page.folds, page.functions, page.constant
+        had = page.folds, page.calls, page.functions, page.constant
         return _Whole(measured.losses, measured.grad_norms, coefficients, total, *had)
 
     def _losses(self) -> FloatArray:

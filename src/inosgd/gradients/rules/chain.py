@@ -99,6 +99,17 @@ class Chain:
             and not torch.is_autocast_enabled(inputs.device.type)
         )
 
+    def has_parameters_of(self, module: nn.Sequential) -> bool:
+        """Whether the module still has the parameters of the chain: ``functional_call`` puts others in their place."""
+        own = [
+            p
+            for child in module._modules.values()
+            if child is not None
+            for p in child._parameters.values()
+            if p is not None
+        ]
+        return [*map(id, own)] == [*map(id, parameters_of(self.layers))]
+
     def recorded(self, recorder: Recorder, inputs: torch.Tensor, run: Run) -> torch.Tensor:
         """What the module would return, with the use of its weights recorded; computed by ``run``."""
         if inputs.requires_grad:
@@ -106,7 +117,7 @@ class Chain:
         else:
             # Not a leaf, and not the run's own memory: the model may change its output in place.
             output = run.forward(inputs).requires_grad_().clone(memory_format=torch.contiguous_format)
-        recorder.add([output], run.gradients, [], self.where)
+        recorder.add([output], run.gradients, [], self.where, copied=[inputs])
         return output
 
 

@@ -58,13 +58,11 @@ class Carried(NamedTuple):
 
     Attributes:
         tensor: The tensor.
-        sources: The parameters.
         where: What to call it in messages.
-        lookups: The rows that it consists of, if it is a table's.
+        lookups: The rows that it consists of, if it is a table's and was not changed since.
     """
 
     tensor: torch.Tensor
-    sources: tuple[nn.Parameter, ...]
     where: str
     lookups: Lookup | None = None
 
@@ -93,7 +91,8 @@ class Watch(TorchFunctionMode):
     def __init__(self, recorder: Recorder, names: Mapping[int, str], examples: Iterable[torch.Tensor]) -> None:
         super().__init__()
         self.used = False
-        self._recorder, self._names = recorder, names
+        self._recorder: Recorder = weakref.proxy(recorder)  # which has this: memory is free as soon as a pass is over
+        self._names = names
         self._carried: dict[int, Carried] = {}
         self._of_batch: dict[int, weakref.ref[torch.Tensor]] = {}
         self._mark(examples)
@@ -112,7 +111,14 @@ class Watch(TorchFunctionMode):
             result = func(*args, **kwargs)
         elif known:
             self.used = True
+            versions = [each.tensor._version for each in used]
             result = self._met(func, args, kwargs, used)
+            for each, version in zip(used, versions, strict=True):
+                if each.tensor._version != version:
+                    raise InvalidArgumentError(
+                        f"parameter {each.where!r}: what was computed from it was changed in place by values of the "
+                        "batch; use an operation that is not in place (torch.where, torch.cat)"
+                    )
         else:
             return self._carry(func, args, kwargs, used)
         if known or used:
@@ -124,7 +130,7 @@ class Watch(TorchFunctionMode):
         if not tensor.requires_grad:
             return None
         name = self._names.get(id(tensor))
-        return self._carried.get(id(tensor)) if name is None else Carried(tensor, (tensor,), name)  # type: ignore[arg-type]
+        return self._carried.get(id(tensor)) if name is None else Carried(tensor, name)
 
     def is_of_batch(self, tensor: torch.Tensor) -> bool:
         """Whether the examples had a part in a tensor. What has a gradient and is not carried comes from layers."""
@@ -139,13 +145,17 @@ class Watch(TorchFunctionMode):
 
     def _carry(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], used: Sequence[Carried]) -> Any:
         """The result of a function of parameters alone."""
+        versions = {id(each.tensor): each.tensor._version for each in used}
         with torch._C.DisableTorchFunction():  # linear maps by columns have no gradients for their weights
             result = func(*args, **kwargs)
-        sources = tuple({id(source): source for each in used for source in each.sources}.values())
-        found = [each for each in tensors_in((result,), {}) if each.requires_grad]
+        changed = [each.tensor for each in used if each.tensor._version != versions[id(each.tensor)]]
+        found = [each for each in tensors_in((result, *args), kwargs) if each.requires_grad]
         lookups = _lookups(func, args, kwargs)
         for each in found:
-            self._carried.setdefault(id(each), Carried(each, sources, used[0].where, lookups))
+            if self.carried(each) is None:  # a constant among the arguments, if it was changed in place
+                self._carried[id(each)] = Carried(each, used[0].where, lookups if each is result else None)
+        for each in changed:
+            self._carried[id(each)] = Carried(each, used[0].where)
         self.used |= bool(found)
         block = _expanded_block(func, args, result, self._recorder.count) if found and len(used) == 1 else None
         if block is None:
@@ -153,8 +163,8 @@ class Watch(TorchFunctionMode):
         if self._recorder.count > 1:
             self._recorder.folds.append((used[0].where, 0))
         if len(block) == 1:
-            return self._spread(Carried(block, sources, used[0].where), result.shape)
-        return self._spread(Carried(block[None], sources, used[0].where), (self._recorder.count,)).flatten(0, 1)
+            return self._spread(Carried(block, used[0].where), result.shape)
+        return self._spread(Carried(block[None], used[0].where), (self._recorder.count,)).flatten(0, 1)
 
     def _met(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], used: Sequence[Carried]) -> Any:
         """The result of a function of parameters and of the batch, recorded."""
@@ -182,7 +192,8 @@ class Watch(TorchFunctionMode):
         def parts(gradient: torch.Tensor) -> Gradients:
             return _pulled(gradients_of(rule, LayerCall(layer, (inputs,), {}, None, gradient, None, places)), behind)
 
-        self._recorder.add([output], parts, [inputs], where, by_example=True)
+        shared = [each.tensor for each in used]
+        self._recorder.add([output], parts, [inputs], where, by_example=True, carried=shared)
 
     def _spread(self, row: Carried, shape: Sequence[int]) -> torch.Tensor:
         """One row as a row for each example; the gradient of each is its example's."""
@@ -194,7 +205,7 @@ class Watch(TorchFunctionMode):
             of_rows = gradient.unsqueeze(1) if places == 1 else apart(gradient, places).sum(1, keepdim=True)
             return _pulled({(row.tensor,): Dense((of_rows,))}, behind)  # type: ignore[dict-item]
 
-        self._recorder.add([rows], parts, [], row.where, by_example=True)
+        self._recorder.add([rows], parts, [], row.where, by_example=True, carried=[row.tensor])
         return rows
 
     def _with_rows(
@@ -237,7 +248,7 @@ class Watch(TorchFunctionMode):
             return self._spread(carried._replace(tensor=row), (count,))
         rows = tensor.view_as(tensor)  # row i meets row i of the batch, and no other
         if carried.lookups is not None:
-            behind = Carried(carried.lookups.layer.weight, carried.sources, carried.where)
+            behind = Carried(carried.lookups.layer.weight, carried.where)
             self.record(rows, embedding_rule, carried.lookups.layer, carried.lookups.indices, [behind])
             return rows
 
@@ -250,7 +261,7 @@ class Watch(TorchFunctionMode):
                 each.append(_through_graph(carried, alone[None]))
             return {(source,): Dense((torch.cat([found[source] for found in each]),)) for source in each[0]}
 
-        self._recorder.add([rows], parts, [], carried.where, by_example=True)
+        self._recorder.add([rows], parts, [], carried.where, by_example=True, carried=[tensor])
         return rows
 
     def mapped(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], used: Sequence[Carried]) -> Any:
@@ -280,7 +291,8 @@ class Watch(TorchFunctionMode):
             return _pulled(of_used, behind)
 
         kept = [leaf for leaf, row in zip(leaves, rows, strict=True) if row]
-        self._recorder.add(outputs, parts, kept, where, by_example=True)
+        shared = [each.tensor for each in used]
+        self._recorder.add(outputs, parts, kept, where, by_example=True, carried=shared)
         return result
 
     def _rows_of(self, leaf: Any, where: str, name: str) -> int:
@@ -411,8 +423,10 @@ def _through_graph(carried: Carried, gradients: torch.Tensor) -> dict[nn.Paramet
     if isinstance(carried.tensor, nn.Parameter):
         return {carried.tensor: gradients}
 
+    sources = _parameters_behind(carried.tensor)
+
     def pull(gradient: torch.Tensor, batched: bool) -> Sequence[torch.Tensor | None]:
-        given = (carried.tensor, carried.sources, gradient)
+        given = (carried.tensor, sources, gradient)
         return torch.autograd.grad(*given, retain_graph=True, allow_unused=True, is_grads_batched=batched)
 
     try:
@@ -420,7 +434,21 @@ def _through_graph(carried: Carried, gradients: torch.Tensor) -> dict[nn.Paramet
     except RuntimeError:
         columns = zip(*[pull(gradient, False) for gradient in gradients], strict=True)
         found = [None if column[0] is None else torch.stack(column) for column in columns]
-    return {parameter: part for parameter, part in zip(carried.sources, found, strict=True) if part is not None}
+    return {parameter: part for parameter, part in zip(sources, found, strict=True) if part is not None}
+
+
+def _parameters_behind(tensor: torch.Tensor) -> list[nn.Parameter]:
+    """The parameters that a tensor was computed from, by its graph: views may have changed it since."""
+    waiting: list[Any] = [tensor.grad_fn]
+    known, found = set(waiting), []
+    while waiting:
+        node = waiting.pop()
+        if isinstance(getattr(node, "variable", None), nn.Parameter):
+            found.append(node.variable)
+        new = {each for each, _ in node.next_functions if each is not None} - known
+        known |= new
+        waiting += new
+    return found
 
 
 def _linear(inputs: torch.Tensor, /, weight: torch.Tensor, bias: torch.Tensor | None = None) -> SimpleNamespace | None:

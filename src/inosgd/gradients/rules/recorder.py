@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
-from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.autograd.graph import GradientEdge, Node, get_gradient_edge
 from torch.utils import _pytree as pytree
 
 from inosgd.errors import InvalidArgumentError
@@ -17,6 +17,9 @@ from inosgd.gradients.rules.rule import Gradients
 
 Parts = Callable[..., Gradients]
 """From the gradients of recorded outputs to the gradients of the parameters behind them."""
+
+Edge = tuple[Node, int]
+"""A node of autograd's graph, and which of its outputs."""
 
 _HALF = (torch.float16, torch.bfloat16)
 
@@ -47,6 +50,7 @@ class Record(NamedTuple):
         where: Whose parameters they are, for messages.
         examples: How many examples there are.
         places: How many consecutive gradients that ``parts`` returns make that of an example.
+        behind: Where the gradients of the tensors go on that the outputs were computed from, besides the parameters.
     """
 
     outputs: tuple[Output, ...]
@@ -55,6 +59,7 @@ class Record(NamedTuple):
     where: str
     examples: int
     places: int = 1
+    behind: tuple[Edge, ...] = ()
 
     def check_unchanged(self) -> None:
         """Refuse tensors that were changed in place since they were recorded."""
@@ -98,6 +103,7 @@ class Recorder:
         lengths: While a recurrent layer runs on sequences of different lengths, how long each of them is.
         folds: The calls whose output did not have one row per example: the module, and how many rows an example has, 0
             for one row that all examples share.
+        calls: Whose parameters were used, and how many rows an example had in the outputs.
         watch: What records functions outside of layers with rules, if anything does.
         in_layer: Whether a layer with a rule is being called.
         constant: The layers whose outputs are known to be the same for all examples, without a dimension of them.
@@ -108,6 +114,7 @@ class Recorder:
         self.records: list[Record] = []
         self.lengths: torch.Tensor | None = None
         self.folds: list[tuple[str, int]] = []
+        self.calls: set[tuple[str, int]] = set()
         self.watch: Watching | None = None
         self.in_layer = False
         self.constant: set[str] = set()
@@ -123,6 +130,8 @@ class Recorder:
         *,
         example_dim: int = 0,
         by_example: bool = False,
+        copied: Sequence[torch.Tensor] = (),
+        carried: Sequence[torch.Tensor] = (),
     ) -> None:
         """Record that ``outputs`` were computed from trainable parameters; nothing, if none of them has a gradient.
 
@@ -133,6 +142,8 @@ class Recorder:
             where: Whose parameters they are, for messages.
             example_dim: Which dimension of the outputs counts rows.
             by_example: Whether ``parts`` has put the rows of an example together already.
+            copied: What else the outputs were computed from, of which ``parts`` has copies.
+            carried: What ``parts`` needs that was computed from parameters alone.
         """
         if not any(output.requires_grad for output in outputs):
             return
@@ -142,11 +153,14 @@ class Recorder:
             raise InvalidArgumentError(
                 f"module {where!r}: outputs with {places} rows per example; give all the same, or use ReferenceEngine"
             )
+        self.calls.add((where, places[0]))
         if places[0] > 1 < self.count:
             self.folds.append((where, places[0]))
         described = tuple(_describe(output) for output in outputs)
-        versions = tuple((tensor, tensor._version) for tensor in kept)
-        self.records.append(Record(described, parts, versions, where, self.count, 1 if by_example else places[0]))
+        versions = tuple((tensor, tensor._version) for tensor in (*kept, *carried))
+        behind = tuple(get_gradient_edge(tensor)[:2] for tensor in (*kept, *copied) if tensor.requires_grad)
+        of_example = 1 if by_example else places[0]
+        self.records.append(Record(described, parts, versions, where, self.count, of_example, behind))
 
     def places(self, output: torch.Tensor, where: str, example_dim: int = 0) -> int:
         """How many rows of an output make an example: those of an example follow each other.

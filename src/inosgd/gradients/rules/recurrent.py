@@ -285,7 +285,7 @@ def _loop(
     """Step by step: the hidden states, those before them, and the last state."""
     full, projected, hidden = [], [], [state[0]]
     for time, x in enumerate(input_map.unbind(0)):
-        hidden_map = state[0] @ weights.hh.mT
+        hidden_map = state[0] @ weights.hh.detach().mT  # its gradient comes from the record
         new = step(x, hidden_map if offset is None else hidden_map + offset[time], state)
         if weights.project is not None:
             full.append(new[0])
@@ -348,4 +348,4 @@ def _record_projection(
         return {(weight,): affine(torch.stack(gradients, 1), [torch.stack(inputs, 1).detach()], 0)}
 
     if weight.requires_grad:
-        recorder.add(outputs, parts, [], recorder.where(weight))
+        recorder.add(outputs, parts, [], recorder.where(weight), copied=inputs)
