@@ -365,18 +365,21 @@ class Accounts:
         Args:
             identifier: Of the reservation.
             releases: How many in all, those committed before included.
-            position: Where the run's ledger ends now; one that ends before it is not believed when it is settled.
+            position: Where the run's ledger ends now; a run whose ledger ends before it does not go on.
 
         Raises:
+            AccountError: If so many are committed already: a process beside this one draws on the same reservation.
             AccountExceededError: If a budget was lowered and does not allow it; nothing is then charged.
         """
         with self._writing() as write:
             state = self._open_reservation(identifier)
-            if not state.committed <= releases <= state.total:
-                fix = f"{state.committed} of {state.total} are committed; give a number between the two"
-                raise _validate.fail("releases", releases, fix)
-            if releases == state.committed:
-                return state
+            if releases <= state.committed:
+                raise AccountError(
+                    f"reservation {identifier}: {state.committed} releases are committed already, so that a copy of "
+                    "the run draws on it too; let one of them go on, alone"
+                )
+            if not releases <= state.total:
+                raise _validate.fail("releases", releases, f"{state.total} are reserved; give at most so many")
             collection, prices = self._prices_now(state)
             more = cost(prices, state.releases, releases) - cost(prices, state.releases, state.committed)
             available = np.maximum(collection.rooms - collection.spent, 0)
@@ -390,10 +393,16 @@ class Accounts:
             self.store(replace(collection, spent=collection.spent + more, held=collection.held - more))
             return self._update(replace(state, committed=releases))
 
-    def settle(self, identifier: str, taken: int) -> Reservation:
-        """End a reservation of which ``taken`` releases took place; what no noise was drawn for is given back."""
+    def settle(self, identifier: str, taken: int | None = None) -> Reservation:
+        """End a reservation of which ``taken`` releases took place; what no noise was drawn for is given back.
+
+        Args:
+            identifier: Of the reservation.
+            taken: As the process knows that took them; None where it is gone: all that are committed by now.
+        """
         with self._writing() as write:
             state = self._open_reservation(identifier)
+            taken = state.committed if taken is None else taken
             if not 0 <= taken <= state.committed:
                 fix = f"{state.committed} releases are committed, and no noise is drawn before that; check the ledger"
                 raise _validate.fail("taken", taken, fix)

@@ -138,11 +138,11 @@ def settle_command(
     url: Url,
     reservation: Annotated[str | None, typer.Option(help="One alone; by default all whose process has ended.")] = None,
     forfeit: Annotated[
-        bool, typer.Option("--forfeit", help="Count all that is committed: for runs whose ledger is lost.")
+        bool, typer.Option("--forfeit", help="Without looking at the run: for one that is lost.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Settle reservations whose process is gone by the ledgers of their runs.
+    """Settle reservations whose process is gone: what is committed counts as spent, the rest is given back.
 
     Exit code 1 if one could not be settled.
     """
