@@ -337,3 +337,37 @@ def test_trainings_that_protect_something_else_draw_on_no_account(url):
 
 def rows_of(plan):
     return replace(plan, table=replace(plan.table, unit="example"))
+
+
+def test_accounts_of_shared_units_follow_the_strictest_of_their_owners(url):
+    names = ("a", "b", "a & b")
+    table = OwnerTable(names, np.array([1.0, 2.0, 1.0]), np.array([1e-5, 1e-6, 1e-6]), np.full(3, 50), "patient")
+    with new_book(url, table) as book:
+        book.set_budgets("patients", {"b": Budget(epsilon=0.5, delta=1e-6)})
+        assert book.table("patients").epsilons.tolist() == [1.0, 0.5, 0.5]
+        book.set_budgets("patients", {"b": Budget(epsilon=4.0, delta=1e-5)})
+        assert book.table().budget(2) == Budget(epsilon=1.0, delta=1e-5)
+        with pytest.raises(InvalidArgumentError, match="change the budgets of a and b"):
+            book.set_budgets("patients", {"a & b": Budget(epsilon=9.0, delta=1e-5)})
+        book.open_collection("rows", replace(table, unit="example"))
+        book.set_budgets("rows", {"b": Budget(epsilon=0.5, delta=1e-6)})
+        assert book.table("rows").epsilons.tolist() == [1.0, 0.5, 1.0]  # an owner that happens to be called so
+        assert verify_book(book).findings == []
+
+
+def test_a_budget_that_is_lowered_stops_a_programme(url):
+    with new_book(url) as book:
+        charge = same_for_all(0.05, 4.0, 20)
+        book.declare("patients", NAMES, [charge, charge])
+        state = book.reserve("patients", NAMES, charge)
+        book.commit(state.id, 5)
+        book.set_budgets("patients", {"registry": Budget(epsilon=2.9, delta=1e-5)})
+        book.commit(state.id, 6)  # it still allows the whole programme
+        book.set_budgets("patients", {"clinic": Budget(epsilon=0.05, delta=1e-5)})
+        with pytest.raises(AccountError, match=r"'clinic': its budget was lowered to epsilon=0\.05"):
+            book.commit(state.id, 10)
+        with pytest.raises(AccountError, match="'clinic': its budget was lowered"):
+            book.reserve("patients", NAMES, charge)
+        book.set_budgets("patients", {"clinic": Budget(epsilon=0.5, delta=1e-5)})
+        book.commit(state.id, 10)
+        assert verify_book(book).findings == []

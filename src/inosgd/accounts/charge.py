@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,10 @@ class Charge:
         own = np.array([ORDERS.index(order) for order in orders.tolist()])
         best = selection_divergences(base, ORDERS, trials)[np.arange(len(base)), own]
         return in_units(np.where(sampled, best, 0.0))
+
+    def rows(self, rows: IntArray) -> Charge:
+        """What is asked of some rows, in their order; a row may repeat."""
+        return replace(self, table=self.table[rows])
 
     def at(self, places: IntArray, owners: int) -> FloatArray:
         """The table for all ``owners`` of a collection, of which those at ``places`` are asked, and no other."""
