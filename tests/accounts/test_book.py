@@ -371,3 +371,17 @@ def test_a_budget_that_is_lowered_stops_a_programme(url):
         book.set_budgets("patients", {"clinic": Budget(epsilon=0.5, delta=1e-5)})
         book.commit(state.id, 10)
         assert verify_book(book).findings == []
+
+
+@pytest.mark.parametrize("releases", [64, 90, 128, 10**6, 10**12])
+def test_a_charge_that_64_bits_do_not_hold_is_refused(url, releases):
+    with new_book(url) as book:
+        orders = book.collection().orders
+        for price in (2**57, 3 * 2**56, 2**58, 2**59):  # several times as much is negative, or 0, in 64 bits
+            steps = charge_of(Exposures(np.ones(3), np.sqrt(orders / (2 * price * UNIT)), releases))
+            with pytest.raises(AccountExceededError):
+                book.reserve("patients", NAMES, steps)
+        many = charge_of(*[Exposures(np.ones(3), np.sqrt(orders / (2 * 2**58 * UNIT)), 1)] * 80)
+        with pytest.raises(AccountExceededError):
+            book.reserve("patients", NAMES, many)
+        assert held(book) == [0, 0, 0]

@@ -19,7 +19,7 @@ from inosgd.accounting import Exposures
 from inosgd.accounting.reference import ORDERS
 from inosgd.accounting.renyi import renyi_divergences
 from inosgd.accounting.selection import NegativeBinomialTrials, PoissonTrials, Trials, selection_divergences
-from inosgd.accounts.filter import in_units, prices
+from inosgd.accounts.filter import LARGEST, in_units, prices
 from inosgd.errors import InvalidArgumentError
 from inosgd.plan import Phase, Plan
 
@@ -123,9 +123,16 @@ def _table(candidates: Sequence[Sequence[Phase]]) -> FloatArray:
 
 
 def cost(unit_prices: IntArray, releases: Sequence[int], taken: int) -> IntArray:
-    """What the first ``taken`` releases cost each row, of prices that each hold for a number of ``releases``."""
+    """What the first ``taken`` releases cost each row, of prices that each hold for a number of ``releases``.
+
+    Sums that no room allows are all the same, more than any room: 64 bits would not hold them.
+    """
     total, left = np.zeros(len(unit_prices), dtype=np.int64), taken
     for column, count in enumerate(releases):
-        total += unit_prices[:, column] * min(max(left, 0), count)
+        now = min(max(left, 0), count)
+        total = np.minimum(total + np.minimum(unit_prices[:, column], -(-_TOO_MUCH // max(now, 1))) * now, _TOO_MUCH)
         left -= count
     return total
+
+
+_TOO_MUCH = 2 * LARGEST
