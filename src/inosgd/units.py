@@ -38,7 +38,6 @@ import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from numbers import Integral
 from typing import Any, Self
 
 import numpy as np
@@ -405,7 +404,7 @@ def _text_of(label: object) -> str | None:
         return label.strip()
     if label is None or type(label).__name__ in ("NAType", "NaTType"):  # of pandas
         return ""
-    if isinstance(label, Integral) and not isinstance(label, bool):
+    if isinstance(label, int | np.integer) and not isinstance(label, bool):
         return str(int(label))
     if isinstance(label, float | np.floating):
         return "" if math.isnan(label) else str(int(label)) if float(label).is_integer() else None
