@@ -385,3 +385,20 @@ def test_a_charge_that_64_bits_do_not_hold_is_refused(url, releases):
         with pytest.raises(AccountExceededError):
             book.reserve("patients", NAMES, many)
         assert held(book) == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("rate", "multiplier", "steps"),
+    [(np.nan, 4.0, 5), (-0.1, 4.0, 5), (1.1, 4.0, 5), (0.1, np.nan, 5), (0.1, 0.0, 5), (0.1, -4.0, 5), (0.1, 4.0, -5)],
+)
+def test_what_is_no_mechanism_has_no_price(rate, multiplier, steps):
+    with pytest.raises(InvalidArgumentError, match=r"price|steps=-5"):
+        same_for_all(rate, multiplier, steps)
+
+
+@pytest.mark.parametrize("names", [("clinic",), ("clinic", "clinic", "registry"), (*NAMES, "clinic")])
+def test_every_row_of_a_charge_has_an_owner_of_its_own(url, names):
+    with new_book(url) as book:
+        with pytest.raises(InvalidArgumentError, match="name the owner of each row, once"):
+            book.reserve("patients", names, same_for_all(0.01, 4.0, 5))
+        assert held(book) == [0, 0, 0]

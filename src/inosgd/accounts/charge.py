@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from inosgd import _validate
 from inosgd._arrays import FloatArray, IntArray
 from inosgd.accounting import Exposures
 from inosgd.accounting.reference import ORDERS
@@ -37,6 +38,15 @@ class Charge:
     table: FloatArray
     steps: tuple[tuple[int, ...], ...]
     trials: Trials | None = None
+
+    def __post_init__(self) -> None:
+        rates, multipliers = self.table[:, 0::2], self.table[:, 1::2]
+        if not ((rates >= 0) & (rates <= 1)).all():
+            raise InvalidArgumentError("table: a sampling rate is not a number from 0 to 1, and has no price")
+        if not (multipliers[rates > 0] > 0).all():
+            raise InvalidArgumentError("noise_multiplier: a release without noise has no price; add noise")
+        for count in (count for steps in self.steps for count in steps):
+            _validate.whole(0, steps=count)
 
     @classmethod
     def of_phases(cls, phases: Sequence[Phase]) -> Charge:
@@ -86,6 +96,10 @@ class Charge:
 
     def at(self, places: IntArray, owners: int) -> FloatArray:
         """The table for all ``owners`` of a collection, of which those at ``places`` are asked, and no other."""
+        if len(places) != len(self.table) or len(np.unique(places)) != len(places):
+            raise InvalidArgumentError(
+                f"names: {len(places)} owners for {len(self.table)} rows of a charge; name the owner of each row, once"
+            )
         table = np.tile([0.0, math.inf], (owners, self.table.shape[1] // 2))
         table[places] = self.table
         return table
