@@ -46,7 +46,7 @@ from inosgd.order import ORDERS, Candidates, by_score
 from inosgd.owners import plural
 from inosgd.plan import Phase, Terms
 from inosgd.randomness import mixed_words
-from inosgd.units import JOINT, Units, parts_of, shared_units
+from inosgd.units import JOINT, Units, key_of, parts_of, shared_units
 from tests.properties import tries
 
 SLACK = 1 + 1e-6
@@ -68,7 +68,16 @@ def test_units_hold_the_rows_of_their_labels_in_the_order_of_first_rows(labels, 
     assert units.row_count == len(labels)
 
 
-def test_units_of_numbers_text_and_codes_are_the_same_but_for_their_keys():
+def test_a_unit_is_one_however_its_name_is_stored():
+    assert len(Units.of([1, 1.0, "1", " 1 ", np.int32(1), np.float32(1), 2**70])) == 2
+    stored = [np.array([7, 8]), np.array([7, 8], dtype=np.uint8), np.array([7.0, 8.0]), ["7", "8"], [7, 8.0]]
+    for labels in stored:
+        np.testing.assert_array_equal(Units.of(labels).keys, Units.from_codes(np.array([0, 1]), ["7", "8"]).keys)
+        with pytest.raises(InvalidArgumentError, match="known already"):
+            Units.of(labels).followed_by(Units.of(["8"]))
+
+
+def test_units_of_numbers_text_and_codes_are_the_same():
     numbers = np.array([5, 2, 5, 9])
     by_text, by_code = Units.of(["e", "b", "e", "i"]), Units.from_codes(numbers, list("abcdefghij"))
     for units in (Units.of(numbers), by_text, by_code):
@@ -101,7 +110,7 @@ def test_one_unit_more_changes_no_draw_of_another(labels, more, most, word):
     place = {int(key): unit for unit, key in enumerate(together.keys)}
     for unit, key in enumerate(without.keys):
         one = without.draw(np.array([unit]), np.uint64(word))
-        other = together.draw(np.array([place[99], place[int(key)]]), np.uint64(word))
+        other = together.draw(np.array([place[key_of("99")], place[int(key)]]), np.uint64(word))
         begin = other.starts[1]
         assert [kept[row] for row in one.rows] == other.rows[begin:].tolist()
         np.testing.assert_array_equal(one.words, other.words[begin:])
@@ -182,6 +191,10 @@ def test_no_row_has_a_unit_with_a_larger_budget_than_its_owner(data, count):
         (["a", None], r"labels\[1\]=None: the unit of a row is missing"),
         (["a", " "], r"labels\[1\]=' '"),
         ([1.0, float("nan")], r"labels\[1\]=nan"),
+        ([1.0, 1.5], r"labels\[1\]=1.5: give a whole number, or text"),
+        ([1, True], r"labels\[1\]=True: give a whole number, or text"),
+        (np.array([b"ann"]), "give a whole number, or text"),
+        ([float("inf")], "give a whole number, or text"),
         ([], "there is no row"),
         (np.zeros((2, 2), dtype=int), "give one label per row"),
     ],

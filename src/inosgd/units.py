@@ -127,15 +127,17 @@ class Units:
     ) -> Self:
         """Units from one label per row: a whole number, or text; rows with equal labels are of one unit.
 
-        They are numbered in the order of their first rows.
+        They are numbered in the order of their first rows. Text is trimmed, and a number is the unit that its digits
+        name: 1, 1.0 and "1" are one.
 
         Raises:
-            InvalidArgumentError: If a label is missing (None, NaN) or empty, or there is none.
+            InvalidArgumentError: If a label is missing (None, NaN) or empty, is neither a whole number nor text, or
+                there is none.
         """
         if isinstance(labels, np.ndarray) and labels.dtype.kind in "iu":
             _check_flat(labels)
             numbers, first, of_row = np.unique(labels, return_index=True, return_inverse=True)
-            keys = numbers.astype(np.int64).view(np.uint64) if numbers.dtype.kind == "i" else numbers.astype(np.uint64)
+            keys = np.fromiter(map(key_of, map(str, numbers)), dtype=np.uint64, count=len(numbers))
         else:
             first, of_row, keys = _of_texts(labels)
         return cls._numbered(first, of_row, keys, name, max_rows, reduction)
@@ -386,15 +388,27 @@ def _of_texts(labels: Sequence[object] | npt.NDArray[Any]) -> tuple[IntArray, In
     first: list[int] = []
     of_row = np.empty(len(labels), dtype=np.int64)
     for row, label in enumerate(labels):
-        text = "" if label is None or label != label else str(label).strip()
+        text = _text_of(label)
         if not text:
-            raise _validate.fail(
-                f"labels[{row}]", label, "the unit of a row is missing; name it, or leave the row out of the examples"
-            )
+            fix = "the unit of a row is missing; name it, or leave the row out of the examples"
+            raise _validate.fail(f"labels[{row}]", label, fix if text == "" else "give a whole number, or text")
         of_row[row] = place = places.setdefault(text, len(places))
         if place == len(first):
             first.append(row)
     return np.array(first, dtype=np.int64), of_row, np.array([key_of(text) for text in places], dtype=np.uint64)
+
+
+def _text_of(label: object) -> str | None:
+    """What a label is called: "" if it is missing, None if it is no label."""
+    if isinstance(label, str):
+        return label.strip()
+    if label is None or type(label).__name__ in ("NAType", "NaTType"):  # of pandas
+        return ""
+    if isinstance(label, int | np.integer) and not isinstance(label, bool):
+        return str(int(label))
+    if isinstance(label, float | np.floating):
+        return "" if math.isnan(label) else str(int(label)) if float(label).is_integer() else None
+    return None
 
 
 def _check_flat(labels: npt.NDArray[Any]) -> None:

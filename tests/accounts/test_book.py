@@ -337,3 +337,68 @@ def test_trainings_that_protect_something_else_draw_on_no_account(url):
 
 def rows_of(plan):
     return replace(plan, table=replace(plan.table, unit="example"))
+
+
+def test_accounts_of_shared_units_follow_the_strictest_of_their_owners(url):
+    names = ("a", "b", "a & b")
+    table = OwnerTable(names, np.array([1.0, 2.0, 1.0]), np.array([1e-5, 1e-6, 1e-6]), np.full(3, 50), "patient")
+    with new_book(url, table) as book:
+        book.set_budgets("patients", {"b": Budget(epsilon=0.5, delta=1e-6)})
+        assert book.table("patients").epsilons.tolist() == [1.0, 0.5, 0.5]
+        book.set_budgets("patients", {"b": Budget(epsilon=4.0, delta=1e-5)})
+        assert book.table().budget(2) == Budget(epsilon=1.0, delta=1e-5)
+        with pytest.raises(InvalidArgumentError, match="change the budgets of a and b"):
+            book.set_budgets("patients", {"a & b": Budget(epsilon=9.0, delta=1e-5)})
+        book.open_collection("rows", replace(table, unit="example"))
+        book.set_budgets("rows", {"b": Budget(epsilon=0.5, delta=1e-6)})
+        assert book.table("rows").epsilons.tolist() == [1.0, 0.5, 1.0]  # an owner that happens to be called so
+        assert verify_book(book).findings == []
+
+
+def test_a_budget_that_is_lowered_stops_a_programme(url):
+    with new_book(url) as book:
+        charge = same_for_all(0.05, 4.0, 20)
+        book.declare("patients", NAMES, [charge, charge])
+        state = book.reserve("patients", NAMES, charge)
+        book.commit(state.id, 5)
+        book.set_budgets("patients", {"registry": Budget(epsilon=2.9, delta=1e-5)})
+        book.commit(state.id, 6)  # it still allows the whole programme
+        book.set_budgets("patients", {"clinic": Budget(epsilon=0.05, delta=1e-5)})
+        with pytest.raises(AccountError, match=r"'clinic': its budget was lowered to epsilon=0\.05"):
+            book.commit(state.id, 10)
+        with pytest.raises(AccountError, match="'clinic': its budget was lowered"):
+            book.reserve("patients", NAMES, charge)
+        book.set_budgets("patients", {"clinic": Budget(epsilon=0.5, delta=1e-5)})
+        book.commit(state.id, 10)
+        assert verify_book(book).findings == []
+
+
+@pytest.mark.parametrize("releases", [64, 90, 128, 10**6, 10**12])
+def test_a_charge_that_64_bits_do_not_hold_is_refused(url, releases):
+    with new_book(url) as book:
+        orders = book.collection().orders
+        for price in (2**57, 3 * 2**56, 2**58, 2**59):  # several times as much is negative, or 0, in 64 bits
+            steps = charge_of(Exposures(np.ones(3), np.sqrt(orders / (2 * price * UNIT)), releases))
+            with pytest.raises(AccountExceededError):
+                book.reserve("patients", NAMES, steps)
+        many = charge_of(*[Exposures(np.ones(3), np.sqrt(orders / (2 * 2**58 * UNIT)), 1)] * 80)
+        with pytest.raises(AccountExceededError):
+            book.reserve("patients", NAMES, many)
+        assert held(book) == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("rate", "multiplier", "steps"),
+    [(np.nan, 4.0, 5), (-0.1, 4.0, 5), (1.1, 4.0, 5), (0.1, np.nan, 5), (0.1, 0.0, 5), (0.1, -4.0, 5), (0.1, 4.0, -5)],
+)
+def test_what_is_no_mechanism_has_no_price(rate, multiplier, steps):
+    with pytest.raises(InvalidArgumentError, match=r"price|steps=-5"):
+        same_for_all(rate, multiplier, steps)
+
+
+@pytest.mark.parametrize("names", [("clinic",), ("clinic", "clinic", "registry"), (*NAMES, "clinic")])
+def test_every_row_of_a_charge_has_an_owner_of_its_own(url, names):
+    with new_book(url) as book:
+        with pytest.raises(InvalidArgumentError, match="name the owner of each row, once"):
+            book.reserve("patients", names, same_for_all(0.01, 4.0, 5))
+        assert held(book) == [0, 0, 0]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -9,6 +11,7 @@ from inosgd.accounts.draws import Draw, remaining, settle_from_run
 from inosgd.accounts.verification import verify_book
 from inosgd.counting import Labels, count_classes
 from inosgd.errors import AccountError, AccountExceededError, LedgerError, RunLockedError
+from inosgd.ledger.records import Position
 from inosgd.owners import Budget
 from inosgd.plan import Phase
 from inosgd.plan_config import Counting
@@ -72,7 +75,7 @@ def test_counts_of_classes_are_releases_too(book):
     owners = first_owners()
     plan = tiny_plan(book, counting=Counting(2, ("liberal",), share=0.6))
     assert plan.count is not None
-    draw = Draw.reserve(book, "patients", plan)
+    draw = Draw.reserve(book, "patients", plan, block=50)
     ledger = draw.ledger(plan)
     assert draw.state.releases == (1, 12)
     labels = Labels(("no", "yes"), torch.arange(len(owners)).numpy() % 2)
@@ -86,13 +89,65 @@ def test_counts_of_classes_are_releases_too(book):
     assert verify_book(book).findings == []
 
 
-def test_a_dead_run_is_settled_by_its_ledger(book, tmp_path):
+def test_a_dead_run_is_settled_as_it_is_committed(book, tmp_path):
     run = draw_in_run(book, tmp_path, tiny_plan(book), 6)
     (state,) = book.reservations(only_open=True)
     assert state.committed == 8
     with run.lock(), pytest.raises(RunLockedError):
         settle_from_run(book, state)
-    assert settle_from_run(book, state).committed == 6
+    assert settle_from_run(book, state).committed == 8  # its ledger has 6, and may have lost its end
+
+
+def test_a_ledger_that_was_shortened_within_a_block_settles_all_of_the_block(book, tmp_path):
+    run = draw_in_run(book, tmp_path, tiny_plan(book), 7)
+    lines = run.ledger_path.read_bytes().splitlines(keepends=True)
+    run.ledger_path.write_bytes(b"".join(lines[:-3]))  # as it was at the second commitment
+    assert settle_from_run(book, book.reservations()[0]).committed == 8
+
+
+def test_a_block_that_was_committed_meanwhile_is_not_given_back(book):
+    plan = tiny_plan(book)
+    draw = Draw.reserve(book, "patients", plan, block=4)
+    ledger = draw.ledger(plan)
+    ledger.record(0, plan.at(0))
+    seen = book.reservation(draw.state.id)
+    for step in range(1, 6):
+        ledger.record(step, plan.at(step))
+    assert settle_from_run(book, seen, forfeit=True).committed == 8  # and not the 4 of then
+    ledger.record(6, plan.at(6))
+    ledger.record(7, plan.at(7))
+    with pytest.raises(AccountError, match="has ended"):
+        ledger.record(8, plan.at(8))
+    with pytest.raises(AccountError, match="has ended"):
+        draw.finish()
+
+
+def test_a_draw_that_goes_on_gives_back_nothing_of_an_earlier_process(book, tmp_path):
+    plan = tiny_plan(book)
+    draw_in_run(book, tmp_path, plan, 6)
+    (state,) = book.reservations(only_open=True)
+    again = Draw(book, state, plan.phases, taken=4)  # by a ledger that has lost two records
+    again.before(plan.at(4), Position(1, "0" * 64))
+    assert again.finish().committed == 8
+
+
+def test_two_processes_do_not_draw_on_one_reservation(book, tmp_path):
+    plan = tiny_plan(book)
+    draw_in_run(book, tmp_path, plan, 4)
+    (state,) = book.reservations(only_open=True)
+    ones, others = (Draw(book, state, plan.phases, taken=4, block=4) for _ in range(2))
+    ones.before(plan.at(4), Position(1, "0" * 64))
+    with pytest.raises(AccountError, match="a copy of the run"):
+        others.before(plan.at(4), Position(1, "0" * 64))
+
+
+def test_blocks_are_short_in_short_trainings(book):
+    plan = tiny_plan(book)
+    draw = Draw.reserve(book, "patients", plan)
+    draw.before(plan.at(0), Position(1, "0" * 64))
+    assert draw.state.committed == 1
+    long = replace(draw.state, releases=(400,)), replace(draw.state, releases=(100_000,))
+    assert [Draw(book, each, plan.phases)._block for each in long] == [20, 50]
 
 
 def test_a_ledger_that_was_shortened_behind_a_commitment_settles_nothing(book, tmp_path):
@@ -123,7 +178,7 @@ def test_what_was_rolled_back_stays_charged(book, tmp_path):
         ledger = locked.open_ledger()
         ledger.mark_rollback(2)
         ledger.close()
-    assert settle_from_run(book, book.reservations()[0]).committed == 6
+    assert settle_from_run(book, book.reservations()[0]).committed == 8
 
 
 def test_remaining_phases():

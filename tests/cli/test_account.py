@@ -6,9 +6,11 @@ import json
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from inosgd.accounts import draws
 from inosgd.runs.folder import RunFolder
 from inosgd.training import train_step
 from inosgd.tuning import private
@@ -111,7 +113,7 @@ def test_an_interrupted_run_goes_on_with_its_reservation(inosgd, study, monkeypa
     assert len(json.loads(inosgd("account", "history", URL, "--json").out)["entries"]) == len(history)
 
 
-def test_a_dead_run_is_settled_by_its_ledger_and_then_resumed(inosgd, study, monkeypatch, tmp_path):
+def test_a_dead_run_is_settled_and_then_resumed(inosgd, study, monkeypatch, tmp_path):
     interrupted(inosgd, study, monkeypatch, 6)
     with RunFolder.open(tmp_path / "run").lock():
         alive = inosgd("account", "settle", URL)
@@ -127,6 +129,7 @@ def test_a_dead_run_is_settled_by_its_ledger_and_then_resumed(inosgd, study, mon
 
 
 def test_a_run_that_is_gone_is_forfeited(inosgd, study, monkeypatch, tmp_path):
+    monkeypatch.setattr(draws, "BLOCKS", 1)
     interrupted(inosgd, study, monkeypatch, 6)
     shutil.rmtree(tmp_path / "run")
     missing = inosgd("account", "settle", URL)
@@ -138,6 +141,65 @@ def test_a_run_that_is_gone_is_forfeited(inosgd, study, monkeypatch, tmp_path):
     clinic = shown(inosgd)["owners"]["clinic"]
     assert clinic["reserved"] == 0
     assert clinic["spent"] == pytest.approx(clinic["room"] / 2, rel=0.01)  # all that was committed
+
+
+def shortened(run: Path, steps: int) -> None:
+    """Take the records after so many steps out of the ledger, with the checkpoints that they know of."""
+    lines = (run / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    end = next(row for row, line in enumerate(lines) if json.loads(line).get("step") == steps and b'"step",' in line)
+    (run / "ledger.jsonl").write_bytes(b"".join(lines[:end]))
+    position = next(body for body in map(json.loads, lines[end - 1 :: -1]) if body["kind"] not in ("terms", "step"))
+    (run / "position.json").write_text(json.dumps({"records": position["record"], "hash": position["hash"]}))
+    for checkpoint in (run / "checkpoints").iterdir():
+        if int(checkpoint.name[5:13]) > steps:
+            shutil.rmtree(checkpoint)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_new_noise_after_a_shortened_ledger_is_charged_anew(inosgd, study, monkeypatch, tmp_path, lost):
+    monkeypatch.setattr(draws, "BLOCKS", 2)  # 6 releases each
+    interrupted(inosgd, study, monkeypatch, 4)
+    shortened(tmp_path / "run", 0)
+    if lost:
+        shutil.rmtree(tmp_path / "run/checkpoints")
+        (tmp_path / "run/checkpoints").mkdir()
+    resumed = inosgd("resume", "run", "--no-report")
+    assert resumed.code == 0, resumed.err
+    entries = json.loads(inosgd("account", "history", URL, "--json").out)["entries"]
+    settled = [entry["releases"] for entry in entries if entry["kind"] == "settled"]
+    assert settled == ([6, 12] if lost else [12])  # with its checkpoint, the same noise covers the same sums
+    assert inosgd("account", "verify", URL).code == 0
+
+
+def test_an_old_copy_of_the_book_does_not_let_a_run_go_on(inosgd, study, monkeypatch, tmp_path):
+    shutil.copy(tmp_path / "accounts.db", tmp_path / "old.db")
+    interrupted(inosgd, study, monkeypatch, 6)
+    for name in ("accounts.db-wal", "accounts.db-shm"):
+        (tmp_path / name).unlink(missing_ok=True)
+    shutil.copy(tmp_path / "old.db", tmp_path / "accounts.db")
+    outcome = inosgd("resume", "run", "--no-report")
+    assert outcome.code == 2
+    assert "the book has committed 0 of them" in outcome.err
+
+
+def test_another_book_in_its_place_is_refused(inosgd, study, monkeypatch, tmp_path):
+    interrupted(inosgd, study, monkeypatch, 6)
+    (tmp_path / "accounts.db").rename(tmp_path / "elsewhere.db")
+    assert inosgd("account", "create", URL, "--study", study, "--collection", "cases").code == 0
+    outcome = inosgd("resume", "run", "--no-report")
+    assert outcome.code == 2
+    assert "names another account now" in outcome.err
+    assert shown(inosgd)["reserved"] == []
+
+
+def test_a_copied_run_is_charged_for_what_it_does(inosgd, study, monkeypatch, tmp_path):
+    interrupted(inosgd, study, monkeypatch, 6)
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    assert inosgd("resume", "copy", "--no-report").code == 0
+    assert inosgd("resume", "run", "--no-report").code == 0
+    entries = json.loads(inosgd("account", "history", URL, "--json").out)["entries"]
+    assert [entry["releases"] for entry in entries if entry["kind"] == "settled"] == [6, 12]
+    assert inosgd("account", "verify", URL).code == 0
 
 
 def test_changed_budgets_of_a_run_are_reserved_anew(inosgd, study, monkeypatch):

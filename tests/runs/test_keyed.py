@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 from inosgd import DP_SGD
+from inosgd.augmentation import Augmentation
 from inosgd.examples import DatasetStore, TensorStore
 from inosgd.runs import digests
 from inosgd.runs.digests import training_digests
@@ -75,6 +76,13 @@ def test_owners_and_method_have_digests_of_their_own():
     after = training_digests(KEY, replace(trainer, method=DP_SGD))
     assert {name for name in before if before[name] != after[name]} == {"method"}
     assert training_digests(KEY, trainer, b"files")["examples"] == keyed_digest(KEY, b"files")
+
+
+def test_a_training_without_copies_is_told_from_one_with_them():
+    trainer = tiny.trainer_for(tiny.PLAN)
+    plain, copied = (training_digests(KEY, each) for each in (trainer, replace(trainer, augmentation=Augmentation(2))))
+    assert {name for name in plain if plain[name] != copied[name]} == {"units", "augmentation"}
+    assert plain.keys() == copied.keys()  # what is not there is not compared
 
 
 @pytest.mark.parametrize("rows", [1, 7, 40, 4096])

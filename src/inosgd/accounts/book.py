@@ -36,7 +36,7 @@ from typing import Any, Self
 import numpy as np
 
 from inosgd import _validate
-from inosgd._arrays import IntArray, distinct_rows
+from inosgd._arrays import FloatArray, IntArray, distinct_rows
 from inosgd.accounting.reference import ORDERS
 from inosgd.accounts.chain import START, Array, Entry, Head, described, next_entry
 from inosgd.accounts.charge import Charge, cost
@@ -48,8 +48,9 @@ from inosgd.accounts.programme import Programme
 from inosgd.accounts.schema import MIGRATIONS
 from inosgd.errors import AccountError, AccountExceededError, InvalidArgumentError, UnknownOwnerError
 from inosgd.ledger.records import Position
-from inosgd.owners import Budget, OwnerTable
+from inosgd.owners import EXAMPLE, Budget, OwnerTable
 from inosgd.planning.rooms import Rooms
+from inosgd.units import parts_of
 
 LARGEST_LAG = 60.0
 """Seconds by which a clock may be behind the last entry; the entry then has the time of the last one."""
@@ -246,7 +247,8 @@ class Accounts:
         """Raise or lower budgets of owners; their orders stay.
 
         After a lowering nothing more is charged than the new budget allows, also not by trainings that have reserved
-        already. What was spent stays as it is.
+        already. What was spent stays as it is. Units of several owners get the smallest epsilon and the smallest delta
+        among them, as they are now.
         """
         with self._writing() as write:
             collection = self.collection(name)
@@ -255,6 +257,7 @@ class Accounts:
             places = self.places(collection, tuple(budgets))
             epsilons[places] = [budget.epsilon for budget in budgets.values()]
             deltas[places] = [budget.delta for budget in budgets.values()]
+            self._hold_to_strictest(collection, budgets, epsilons, deltas)
             if not np.isfinite(epsilons).all():
                 raise InvalidArgumentError("epsilon=inf: an account needs a finite budget; give one")
             parts = split(members, len(collection), [epsilons, deltas])
@@ -264,6 +267,22 @@ class Accounts:
             entry = write.entry("budgets", collection.number, {"owners": len(budgets)}, arrays)
             changed = replace(changed, epsilons=of_class[0], deltas=of_class[1])
             self.store(_moved(changed, parts, entry))
+
+    def _hold_to_strictest(
+        self, collection: Collection, changed: Names[str], epsilons: FloatArray, deltas: FloatArray
+    ) -> None:
+        """Give accounts of units that several owners share what the strictest of them allows, where one has changed."""
+        unit = self.entries(collection.number, "opened")[0].fields["unit"]
+        names = [] if unit == EXAMPLE else self.names(collection)
+        place_of = {name: place for place, name in enumerate(names)}
+        for place, name in enumerate(names):
+            parts = parts_of(name, place_of)
+            if parts and name in changed:
+                fix = f"it stands for a {unit} of several owners; change the budgets of {' and '.join(parts)}"
+                raise _validate.fail("owner", name, fix)
+            if any(part in changed for part in parts):
+                rows = [place_of[part] for part in parts]
+                epsilons[place], deltas[place] = epsilons[rows].min(), deltas[rows].min()
 
     # Charges ---------------------------------------------------------------------------------------------------
 
@@ -325,6 +344,7 @@ class Accounts:
             if programme is None:
                 part, prices = None, asked.prices(grown.orders)
             else:  # paid for when it was declared
+                programme.check_budgets(self, collection)
                 part = programme.part(asked, grown.ancestors(programme.classes))
                 prices = np.zeros((len(grown), len(asked.releases)), dtype=np.int64)
             total = cost(prices, asked.releases, sum(asked.releases))
@@ -365,22 +385,28 @@ class Accounts:
         Args:
             identifier: Of the reservation.
             releases: How many in all, those committed before included.
-            position: Where the run's ledger ends now; one that ends before it is not believed when it is settled.
+            position: Where the run's ledger ends now; a run whose ledger ends before it does not go on.
 
         Raises:
+            AccountError: If so many are committed already: a process beside this one draws on the same reservation.
             AccountExceededError: If a budget was lowered and does not allow it; nothing is then charged.
         """
         with self._writing() as write:
             state = self._open_reservation(identifier)
-            if not state.committed <= releases <= state.total:
-                fix = f"{state.committed} of {state.total} are committed; give a number between the two"
-                raise _validate.fail("releases", releases, fix)
-            if releases == state.committed:
-                return state
+            if releases <= state.committed:
+                raise AccountError(
+                    f"reservation {identifier}: {state.committed} releases are committed already, so that a copy of "
+                    "the run draws on it too; let one of them go on, alone"
+                )
+            if not releases <= state.total:
+                raise _validate.fail("releases", releases, f"{state.total} are reserved; give at most so many")
             collection, prices = self._prices_now(state)
             more = cost(prices, state.releases, releases) - cost(prices, state.releases, state.committed)
             available = np.maximum(collection.rooms - collection.spent, 0)
             self._refuse(collection, self.members(collection), more, available)
+            programme = Programme.of(self, collection)
+            if programme is not None:
+                programme.check_budgets(self, collection)
             fields = {
                 "reservation": identifier,
                 "releases": releases,
@@ -390,10 +416,16 @@ class Accounts:
             self.store(replace(collection, spent=collection.spent + more, held=collection.held - more))
             return self._update(replace(state, committed=releases))
 
-    def settle(self, identifier: str, taken: int) -> Reservation:
-        """End a reservation of which ``taken`` releases took place; what no noise was drawn for is given back."""
+    def settle(self, identifier: str, taken: int | None = None) -> Reservation:
+        """End a reservation of which ``taken`` releases took place; what no noise was drawn for is given back.
+
+        Args:
+            identifier: Of the reservation.
+            taken: As the process knows that took them; None where it is gone: all that are committed by now.
+        """
         with self._writing() as write:
             state = self._open_reservation(identifier)
+            taken = state.committed if taken is None else taken
             if not 0 <= taken <= state.committed:
                 fix = f"{state.committed} releases are committed, and no noise is drawn before that; check the ledger"
                 raise _validate.fail("taken", taken, fix)

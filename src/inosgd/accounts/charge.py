@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from inosgd import _validate
 from inosgd._arrays import FloatArray, IntArray
 from inosgd.accounting import Exposures
 from inosgd.accounting.reference import ORDERS
 from inosgd.accounting.renyi import renyi_divergences
 from inosgd.accounting.selection import NegativeBinomialTrials, PoissonTrials, Trials, selection_divergences
-from inosgd.accounts.filter import in_units, prices
+from inosgd.accounts.filter import LARGEST, in_units, prices
 from inosgd.errors import InvalidArgumentError
 from inosgd.plan import Phase, Plan
 
@@ -37,6 +38,15 @@ class Charge:
     table: FloatArray
     steps: tuple[tuple[int, ...], ...]
     trials: Trials | None = None
+
+    def __post_init__(self) -> None:
+        rates, multipliers = self.table[:, 0::2], self.table[:, 1::2]
+        if not ((rates >= 0) & (rates <= 1)).all():
+            raise InvalidArgumentError("table: a sampling rate is not a number from 0 to 1, and has no price")
+        if not (multipliers[rates > 0] > 0).all():
+            raise InvalidArgumentError("noise_multiplier: a release without noise has no price; add noise")
+        for count in (count for steps in self.steps for count in steps):
+            _validate.whole(0, steps=count)
 
     @classmethod
     def of_phases(cls, phases: Sequence[Phase]) -> Charge:
@@ -80,8 +90,16 @@ class Charge:
         best = selection_divergences(base, ORDERS, trials)[np.arange(len(base)), own]
         return in_units(np.where(sampled, best, 0.0))
 
+    def rows(self, rows: IntArray) -> Charge:
+        """What is asked of some rows, in their order; a row may repeat."""
+        return replace(self, table=self.table[rows])
+
     def at(self, places: IntArray, owners: int) -> FloatArray:
         """The table for all ``owners`` of a collection, of which those at ``places`` are asked, and no other."""
+        if len(places) != len(self.table) or len(np.unique(places)) != len(places):
+            raise InvalidArgumentError(
+                f"names: {len(places)} owners for {len(self.table)} rows of a charge; name the owner of each row, once"
+            )
         table = np.tile([0.0, math.inf], (owners, self.table.shape[1] // 2))
         table[places] = self.table
         return table
@@ -119,9 +137,16 @@ def _table(candidates: Sequence[Sequence[Phase]]) -> FloatArray:
 
 
 def cost(unit_prices: IntArray, releases: Sequence[int], taken: int) -> IntArray:
-    """What the first ``taken`` releases cost each row, of prices that each hold for a number of ``releases``."""
+    """What the first ``taken`` releases cost each row, of prices that each hold for a number of ``releases``.
+
+    Sums that no room allows are all the same, more than any room: 64 bits would not hold them.
+    """
     total, left = np.zeros(len(unit_prices), dtype=np.int64), taken
     for column, count in enumerate(releases):
-        total += unit_prices[:, column] * min(max(left, 0), count)
+        now = min(max(left, 0), count)
+        total = np.minimum(total + np.minimum(unit_prices[:, column], -(-_TOO_MUCH // max(now, 1))) * now, _TOO_MUCH)
         left -= count
     return total
+
+
+_TOO_MUCH = 2 * LARGEST

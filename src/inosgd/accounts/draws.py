@@ -4,10 +4,13 @@ A `Draw` is the permission of a ledger (`inosgd.ledger.ledger.Permission`): the 
 release, and a release that is not recorded does not take place. It commits a block of releases at a time. So at every
 moment
 
-    releases with noise  <=  releases in the run's ledger  <=  releases committed in the book,
+    releases with noise  <=  releases in the run's ledger  <=  releases committed in the book.
 
-and after a crash the ledger of the run says which of those that are committed took place. What was replayed after a
-resume was recorded once and is charged once; what was rolled back stays charged, because its noise was drawn.
+Only the process that draws knows how many took place: it gives back the rest of its block when it ends. Files that a
+dead process left behind may have lost their end, so all that was committed then counts as taken. The run itself may go
+on within its last block, from a checkpoint that has the keys of its noise: if the ledger has lost steps, they come out
+to the same bits. What was replayed after a resume was recorded once and is charged once; what was rolled back stays
+charged, because its noise was drawn.
 """
 
 from __future__ import annotations
@@ -27,7 +30,10 @@ from inosgd.plan import Phase, Plan, Terms
 from inosgd.runs.folder import RunFolder
 
 BLOCK = 50
-"""How many releases are committed at a time."""
+"""How many releases are committed at a time, at most."""
+
+BLOCKS = 20
+"""A training has at least so many blocks, if it has as many releases: a crash costs it no more than one of them."""
 
 
 class Draw:
@@ -35,15 +41,17 @@ class Draw:
 
     Guarantee:
         `before` returns only if the release is of the mechanism that was reserved and is committed in the book.
+        `finish` gives back nothing that an earlier process has committed.
     """
 
     def __init__(
-        self, book: Accounts, state: Reservation, phases: Sequence[Phase], *, taken: int = 0, block: int = BLOCK
+        self, book: Accounts, state: Reservation, phases: Sequence[Phase], *, taken: int = 0, block: int | None = None
     ) -> None:
         """A draw that goes on after ``taken`` releases; ``phases`` are those that were reserved."""
+        block = min(BLOCK, max(1, state.total // BLOCKS)) if block is None else block
         _validate.whole(1, block=block)
         self.book, self.state, self.taken = book, state, taken
-        self._phases, self._block = list(phases), block
+        self._phases, self._block, self._committed_before = list(phases), block, state.committed
 
     @classmethod
     def reserve(
@@ -56,7 +64,7 @@ class Draw:
         begun: int = 0,
         stand: int = 0,
         identifier: str | None = None,
-        block: int = BLOCK,
+        block: int | None = None,
     ) -> Draw:
         """Reserve what ``plan`` will spend.
 
@@ -68,7 +76,7 @@ class Draw:
             begun: How many releases the run's ledger has recorded before, those rolled back included.
             stand: How many releases of the plan stand and are not taken again.
             identifier: Of the reservation, if it was chosen before.
-            block: How many releases are committed at a time.
+            block: How many releases are committed at a time; by default by `BLOCK` and `BLOCKS`.
         """
         book.check_unit(collection, plan.table)
         phases = remaining(plan.charges, stand)
@@ -100,7 +108,7 @@ class Draw:
     def finish(self) -> Reservation:
         """Give back what was reserved and not taken."""
         if self.state.state == "reserved":
-            self.state = self.book.settle(self.state.id, self.taken)
+            self.state = self.book.settle(self.state.id, max(self.taken, self._committed_before))
         return self.state
 
     def _check(self, terms: Terms) -> None:
@@ -132,37 +140,41 @@ def releases_in(bodies: Sequence[Mapping[str, Any]]) -> int:
 
 
 def settle_from_run(book: Accounts, state: Reservation, *, forfeit: bool = False) -> Reservation:
-    """Settle a reservation whose process is gone by the ledger of its run.
+    """Settle a reservation whose process is gone: all releases that are committed count, and the others are given back.
 
     Args:
         book: The accounts.
         state: The reservation.
-        forfeit: Count all releases that are committed, without looking at a ledger; for a run that is lost.
+        forfeit: Do not look at the run; for one that is lost.
 
     Raises:
         RunLockedError: If a process is at work in the run.
-        AccountError: If there is no ledger to settle by, or it is not the one that was there at the last commitment.
+        AccountError: If there is no run to look at, or its ledger is not the one that was there at the last commitment.
     """
     if forfeit:
-        return book.settle(state.id, state.committed)
+        return book.settle(state.id)
     if state.run is None:
         raise AccountError(
-            f"reservation {state.id}: it has no run folder, so that no ledger shows which releases took place; settle "
-            "it with --forfeit, which counts all that are committed"
+            f"reservation {state.id}: it has no run folder, so that nothing shows whether a process is at work; if "
+            "none is, settle it with --forfeit"
         )
     try:
         run = RunFolder.open(Path(state.run))
     except InosgdError:
         raise AccountError(
-            f"reservation {state.id}: its run {state.run!r} is not there, and its ledger alone shows which releases "
-            "took place; put it back, or settle with --forfeit, which counts all that are committed"
+            f"reservation {state.id}: its run {state.run!r} is not there, so that nothing shows whether a process is "
+            "at work; put it back, or, if none is, settle with --forfeit"
         ) from None
     with run.lock():
-        return book.settle(state.id, taken_by(book, state, run))
+        recorded_of(book, book.reservation(state.id), run)
+        return book.settle(state.id)
 
 
-def taken_by(book: Accounts, state: Reservation, run: RunFolder) -> int:
-    """How many releases of a reservation the ledger of its run has; it must have what it had at each commitment."""
+def recorded_of(book: Accounts, state: Reservation, run: RunFolder) -> int:
+    """How many releases of a reservation the ledger of its run has; it must have what it had at each commitment.
+
+    It is where the run goes on, and no proof that there were no more: what was recorded since may be lost.
+    """
     chain = read_chain(run.ledger_path)
     noted = run.description().get("account") or {}
     if noted and noted.get("book") != book.id:
@@ -179,3 +191,19 @@ def taken_by(book: Accounts, state: Reservation, run: RunFolder) -> int:
             "committed; the ledger is not the one that drew on the book, or went on without it. Put the right one back"
         )
     return taken
+
+
+def check_charged(book: Accounts, run: RunFolder) -> None:
+    """Raise if a run that has drawn on a book has releases in its ledger that the book has not committed."""
+    chain, covered = read_chain(run.ledger_path), 0
+    for entry in book.entries(kind="committed") if run.description().get("account") else []:
+        records, digest = entry.fields["ledger"] or (0, "")
+        if 0 < records <= len(chain.hashes) and chain.hashes[records - 1] == digest:
+            begun = book.reservation(entry.fields["reservation"]).begun
+            covered = max(covered, begun + entry.fields["releases"])
+    if run.description().get("account") and releases_in(chain.bodies) > covered:
+        raise AccountError(
+            f"run {str(run.path)!r} has {releases_in(chain.bodies)} releases in its ledger, and the book has committed "
+            f"{covered} of them: an old copy of the book was restored, or the run went on without it. Put the newest "
+            "book back"
+        )

@@ -7,7 +7,8 @@ their steps are interleaved as an adversary likes (Vadhan and Zhang 2023, "Concu
 differential privacy", for mechanisms with fixed trade-off functions).
 
 A collection with a programme accepts the declared trainings, each once, and nothing else. Steps that a training does
-not take are forfeited.
+not take are forfeited. If a budget is lowered below what the whole programme costs its owner, nothing more of it takes
+place.
 """
 
 from __future__ import annotations
@@ -97,6 +98,33 @@ class Programme:
         entry = write.entry("declared", collection.number, fields, arrays)
         book.store(replace(grown, members=entry.number) if len(parts.parents) else grown)
         return cls(entry.number, tuple(by_class), frozenset())
+
+    def check_budgets(self, book: Accounts, collection: Collection) -> None:
+        """Raise unless the budgets in force allow the whole programme, also where they were lowered since.
+
+        It was within those of its time; of others it is computed again.
+        """
+        declared = max(
+            entry.number
+            for kind in ("opened", "budgets")
+            for entry in book.entries(collection.number, kind)
+            if entry.number < self.entry
+        )
+        then, ancestors = book.array(declared, "budgets"), collection.ancestors(self.classes)
+        if then is None:
+            raise AccountError(f"entry {declared}: its budgets are missing; restore the book from a copy")
+        then = then[collection.ancestors(len(then))]
+        if (collection.epsilons >= then[:, 0]).all() and (collection.deltas >= then[:, 1]).all():
+            return
+        exposures = [exposure for charge in self.charges for exposure in charge.rows(ancestors).exposures[0]]
+        over = np.flatnonzero(~(epsilons(exposures, collection.deltas, "pld") <= collection.epsilons))
+        if len(over):
+            place = int(np.argmax(book.members(collection) == over[0]))
+            raise AccountError(
+                f"owner {book.name_at(collection, place)!r}: its budget was lowered to "
+                f"epsilon={collection.epsilons[over[0]]:g}, which does not allow the programme that was declared; "
+                "nothing more of it takes place"
+            )
 
     def part(self, charge: Charge, ancestors: IntArray) -> int:
         """Which of the declared trainings ``charge`` is, of those that are left.

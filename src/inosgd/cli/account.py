@@ -121,7 +121,7 @@ def history_command(url: Url, collection: Name = None, owner: Owner = None, as_j
         typer.echo(json.dumps({"entries": entries, "head": "{}:{}".format(*head)}))
         return
     table = plain_table("entry", "when", "what", "of", right=() if owner is None else ("ε", "spent"))
-    for entry in entries:
+    for entry in _last_of_blocks(entries):
         about = entry.get("reservation", "")[:8] or entry.get("name") or entry.get("purpose") or ""
         taken = f", {entry['releases']} releases" if isinstance(entry.get("releases"), int) else ""
         what = f"{entry['kind']}: {entry['state']}" if "state" in entry else entry["kind"]
@@ -130,6 +130,8 @@ def history_command(url: Url, collection: Name = None, owner: Owner = None, as_j
             cells += [f"{entry['epsilon']:g}" if "epsilon" in entry else "", rounded_up(entry["spent"])]
         table.add_row(*map(escape, cells))
     results().print(table)
+    if len(_last_of_blocks(entries)) < len(entries):
+        results().print("\nOf commitments in a row the last is shown, which counts those before it; --json shows all.")
     results().print("\nHead, to be published: {}:{}".format(*head), soft_wrap=True)
 
 
@@ -138,11 +140,11 @@ def settle_command(
     url: Url,
     reservation: Annotated[str | None, typer.Option(help="One alone; by default all whose process has ended.")] = None,
     forfeit: Annotated[
-        bool, typer.Option("--forfeit", help="Count all that is committed: for runs whose ledger is lost.")
+        bool, typer.Option("--forfeit", help="Without looking at the run: for one that is lost.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Settle reservations whose process is gone by the ledgers of their runs.
+    """Settle reservations whose process is gone: what is committed counts as spent, the rest is given back.
 
     Exit code 1 if one could not be settled.
     """
@@ -231,9 +233,17 @@ def _head(text: str) -> Head:
     return Head(int(number), digest)
 
 
+def _last_of_blocks(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The entries without commitments that the next entry takes further."""
+    about = [(entry["kind"], entry.get("reservation")) for entry in entries]
+    pairs = zip(entries, about, [*about[1:], None], strict=True)
+    return [entry for entry, this, following in pairs if this[0] != "committed" or this != following]
+
+
 def _print_collection(described: dict[str, Any]) -> None:
     shown = results()
     table = plain_table("owner", right=("ε", "δ", "order", "room", "spent", "as ε", "reserved", "left"))
+    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"  # rather than cut numbers short
     for name, owner in described["owners"].items():
         table.add_row(
             escape(name),

@@ -58,7 +58,8 @@ def _described(prepared: Prepared) -> dict[str, object]:
 
 def _print(prepared: Prepared) -> None:
     described, out = _described(prepared), results()
-    table = plain_table("study", right=("examples", "held out", "owners", "steps"))
+    held_out = "held out" if prepared.trainer.units is None else "held-out examples"
+    table = plain_table("study", right=(prepared.trainer.plan.table.units, held_out, "owners", "steps"))
     keys = ("examples", "held_out", "owners", "steps")
     table.add_row(escape(prepared.study.name), *(f"{described[key]:,}" for key in keys))
     out.print(table)

@@ -119,6 +119,11 @@ def holds_keys(checkpoint: Checkpoint) -> bool:
     return any(without_key(state) != state for state in checkpoint.streams.values())
 
 
+def has_all_keys(checkpoint: Checkpoint) -> bool:
+    """Whether the noise after the checkpoint can be computed again: no key of a secure stream was erased."""
+    return not any(state.get("kind") == "secure" and state["key"] is None for state in checkpoint.streams.values())
+
+
 def as_json(fields: Mapping[str, Any]) -> bytes:
     """A file of a checkpoint."""
     return json.dumps(fields, allow_nan=False).encode()

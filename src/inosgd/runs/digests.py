@@ -37,14 +37,6 @@ def training_digests(key: bytes, trainer: Trainer, data: bytes | None = None) ->
         "method": keyed_digest(key, json.dumps(trainer.method.to_json()).encode()),
         "shares": keyed_digest(key, json.dumps(shares).encode()),
         "learning_rate_unit": keyed_digest(key, trainer.learning_rate_unit.encode()),
-    } | _of_units(key, trainer)
-
-
-def _of_units(key: bytes, trainer: Trainer) -> dict[str, str]:
-    """Nothing where each example is a unit, as it is."""
-    if trainer.units is None:
-        return {}
-    return {
         "units": keyed_digest(key, str(units_digest(trainer.units)).encode()),
         "augmentation": keyed_digest(key, str(trainer.augmentation).encode()),
     }

@@ -30,7 +30,7 @@ from inosgd.errors import CheckpointError, InvalidArgumentError
 from inosgd.files import sha256
 from inosgd.ledger.ledger import History, Ledger, Permission
 from inosgd.randomness import RandomSource
-from inosgd.runs.checkpoint import Checkpoint, erase_keys, read_checkpoint
+from inosgd.runs.checkpoint import Checkpoint, erase_keys, has_all_keys, read_checkpoint
 from inosgd.runs.digests import training_digests
 from inosgd.runs.files import WITH_KEYS
 from inosgd.runs.folder import LockedRun, RunFolder
@@ -272,6 +272,13 @@ def _renew_after_change(checkpoint: Checkpoint, state: TrainingState, source: Ra
     last = state.ledger.history.returned
     if checkpoint.known.record < last:
         state.streams = state.streams.renewed(f"after record {last}", source)
+
+
+def same_noise_again(run: RunFolder) -> bool:
+    """Whether a run that is resumed goes on with the noise that it had: steps that were lost come out as they were."""
+    history = run.read_ledger().history
+    checkpoint, _ = _newest_whole(run, history)
+    return checkpoint is not None and checkpoint.known.record >= history.returned and has_all_keys(checkpoint)
 
 
 def _replay_message(state: TrainingState) -> list[str]:

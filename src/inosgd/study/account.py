@@ -20,7 +20,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from inosgd.accounts.book import Accounts
-from inosgd.accounts.draws import Draw, releases_in, remaining, taken_by
+from inosgd.accounts.draws import Draw, check_charged, recorded_of, releases_in, remaining
 from inosgd.errors import AccountError, InvalidArgumentError
 from inosgd.files import sha256
 from inosgd.ledger.ledger import Ledger
@@ -29,6 +29,7 @@ from inosgd.owners import OwnerTable
 from inosgd.plan import Plan
 from inosgd.planning import Rooms
 from inosgd.runs.folder import RunFolder
+from inosgd.runs.resuming import same_noise_again
 from inosgd.study.schema import AccountSection
 from inosgd.study.study import Study, StudyData
 
@@ -104,8 +105,12 @@ def new_draw(run: RunFolder, study: Study, plan: Plan) -> Draw | None:
 def draw_again(run: RunFolder, study: Study, plan: Plan) -> Draw | None:
     """The draw of a run that goes on; None without an account, or where nothing is left to release.
 
-    An open reservation for the same plan goes on. One for an earlier plan, or from before a rollback, is settled by the
-    ledger, and what the plan still has to release is reserved anew.
+    An open reservation for the same plan goes on, if the run goes on with the same noise. One for an earlier plan, from
+    before a rollback, or of a run that has lost its checkpoints is settled as it is committed, and what the plan still
+    has to release is reserved anew.
+
+    Raises:
+        AccountError: If the book is not the one that the run has drawn on, or an old copy of it.
     """
     if account_of(study) is None:
         _refuse_forgotten(run)
@@ -114,13 +119,16 @@ def draw_again(run: RunFolder, study: Study, plan: Plan) -> Draw | None:
     standing = history.steps + (history.count is not None)
     total, digest = sum(phase.steps for phase in plan.charges), sha256(plan.to_json().encode())
     with _closed_on_error(open_book(study)) as book:
+        _refuse_another(run, study, book)
+        check_charged(book, run)
         for state in book.reservations(only_open=True):
             if state.run != str(run.path):
                 continue
-            taken, stand = taken_by(book, state, run), total - state.total
-            if state.plan == digest and stand + taken == standing:
+            taken, stand = recorded_of(book, state, run), total - state.total
+            same = taken == state.committed or same_noise_again(run)
+            if state.plan == digest and stand + taken == standing and same:
                 return Draw(book, state, remaining(plan.charges, stand), taken=taken)
-            book.settle(state.id, taken)
+            book.settle(state.id)
         if standing == total:
             book.close()
             return None
@@ -169,6 +177,15 @@ def _refuse_forgotten(run: RunFolder) -> None:
     if run.description().get("account"):
         raise AccountError(
             f"run {str(run.path)!r} draws on an account, and its study names none any more; put the account back"
+        )
+
+
+def _refuse_another(run: RunFolder, study: Study, book: Accounts) -> None:
+    noted = run.description().get("account")
+    if noted and noted != {"book": book.id, "collection": book.collection(collection_of(study)).name}:
+        raise AccountError(
+            f"run {str(run.path)!r} draws on collection {noted['collection']!r} of book {noted['book']}, and its study "
+            "names another account now; put that one back"
         )
 
 
