@@ -7,6 +7,7 @@ from contextlib import nullcontext
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 from torch.nn import functional
 
@@ -272,3 +273,16 @@ def test_the_reference_engine_refuses_batchnorm_by_name():
     examples = torch.randn(6, 3), torch.tensor([0, 0, 1, 0, 1, 1])
     with pytest.raises(InvalidArgumentError, match=r"module '1' \(BatchNorm1d\).*replace_batchnorm"):
         ReferenceEngine().on(model, supervised(functional.cross_entropy), examples).__enter__()
+
+
+def test_a_rectifier_at_its_kink_is_no_reason_to_refuse():
+    """Whether its derivative is 0 or 1 is then up to roundings, which differ between a batch and its parts."""
+    torch.manual_seed(0)
+    for _ in range(20):
+        model, inputs = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 2)), torch.randn(16, 8)
+        with torch.no_grad():
+            for unit in range(8):
+                model[0].bias[unit] = -(model[0].weight[unit] @ inputs[unit])
+        targets = torch.zeros(16, dtype=torch.long)
+        with BookkeepingEngine().on(model, supervised(F.cross_entropy), (inputs, targets)) as gradients:
+            gradients.measure()

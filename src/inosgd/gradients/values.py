@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
@@ -102,7 +102,8 @@ def moved(parameters: Iterable[nn.Parameter], size: float, draw: int = 0) -> Ite
     """Inside, parameters are moved at random, in place; afterwards they have the bits that they had before.
 
     Each entry moves away from zero, so that it keeps its sign, by up to ``size`` times its own magnitude or 1 /
-    sqrt(number of inputs), whichever is larger. An entry that is zero moves either way.
+    sqrt(number of inputs), whichever is larger; with a negative ``size`` towards zero. An entry that is zero moves
+    either way.
     """
     kept = [(parameter, parameter.detach().clone()) for parameter in parameters]
     generator = np.random.default_rng(draw)  # torch's are held fixed
@@ -157,27 +158,33 @@ class _Comparison:
 
         Where a rectifier stands within roundings of its kink, its derivative is 0 in one pass and 1 in another, and a
         sum differs by what an example has there. A tiny move of the parameters shows how much that is, if it crosses
-        the kink, which half of them do: what differs is looked at again after other moves, and refused if it is larger
-        than what any of them does.
+        the kink. So what differs is looked at again after more moves, up and down, and is refused if it is larger than
+        what any of them makes of the losses, norms and sums.
         """
-        refusals = []
+        moves: list[_Whole] = []
+        refusals: list[InvalidArgumentError] = []
         for draw in range(_MOVES):
+            with moved(self.task.parameters.values(), (-1) ** draw * _SHAKE * self._roundoff, draw):
+                moves.append(self.whole(whole.coefficients))
             try:
-                return self._run_once(whole, draw)
+                told = self._compared(whole, moves)
             except InvalidArgumentError as error:
                 refusals.append(error)
+            else:
+                if told or not refusals:
+                    return told
         raise refusals[0]
 
-    def _run_once(self, whole: _Whole, draw: int) -> bool:
-        with moved(self.task.parameters.values(), _SHAKE * self._roundoff, draw):
-            shaken = self.whole(whole.coefficients)
-        usable = (whole.coefficients > 0) & np.isfinite(shaken.losses) & np.isfinite(shaken.norms)
+    def _compared(self, whole: _Whole, moves: Sequence[_Whole]) -> bool:
+        usable = whole.coefficients > 0
+        for move in moves:
+            usable = usable & np.isfinite(move.losses) & np.isfinite(move.norms)
         if usable.sum() < min(2, len(usable)):
             return False
-        allowed = _allowed(whole.losses, shaken.losses, self._roundoff)
+        allowed = _allowed(whole.losses, [move.losses for move in moves], self._roundoff)
         self._check_in_place(whole, allowed)
-        self._check_halves(whole, shaken, usable, allowed)
-        self._check_alone(whole, shaken, usable, allowed)
+        self._check_halves(whole, moves, usable, allowed)
+        self._check_alone(whole, moves, usable, allowed)
         return True
 
     def run_moved(self) -> bool:
@@ -264,7 +271,7 @@ class _Comparison:
                 "computes something else than with inplace=False; set inplace=False, or use the overwritten value once"
             )
 
-    def _check_halves(self, whole: _Whole, shaken: _Whole, usable: BoolArray, allowed: FloatArray) -> None:
+    def _check_halves(self, whole: _Whole, moves: Sequence[_Whole], usable: BoolArray, allowed: FloatArray) -> None:
         parameters = list(self.task.parameters.values())
         total = flatten([None] * len(parameters), parameters)
         for rows in _halves(np.flatnonzero(usable), self.seed):
@@ -274,13 +281,14 @@ class _Comparison:
             if self.recorded:
                 scales = torch.from_numpy(whole.coefficients[rows]).to(losses)
                 total += flatten(_derivatives(losses, parameters, scales), parameters)
-        if whole.total is not None and shaken.total is not None:
+        moved_totals = [move.total for move in moves if move.total is not None]
+        if whole.total is not None:
             size = float(np.linalg.norm(whole.coefficients[usable] * whole.norms[usable]))
-            self._check_sums(whole.total, shaken.total, total, size)
+            self._check_sums(whole.total, moved_totals, total, size)
 
-    def _check_alone(self, whole: _Whole, shaken: _Whole, usable: BoolArray, allowed: FloatArray) -> None:
+    def _check_alone(self, whole: _Whole, moves: Sequence[_Whole], usable: BoolArray, allowed: FloatArray) -> None:
         parameters = list(self.task.parameters.values())
-        lowest = whole.norms - 2 * _allowed(whole.norms, shaken.norms, self._roundoff)
+        lowest = whole.norms - 2 * _allowed(whole.norms, [move.norms for move in moves], self._roundoff)
         for place, row in enumerate(_sample(whole.losses, usable, self.alone[0])):
             with_gradient = self.recorded and usable[row] and place < self.alone[1]
             with torch.set_grad_enabled(bool(with_gradient)):
@@ -300,11 +308,14 @@ class _Comparison:
             "by class must be constants)"
         )
 
-    def _check_sums(self, total: torch.Tensor, shaken: torch.Tensor, expected: torch.Tensor, size: float) -> None:
+    def _check_sums(
+        self, total: torch.Tensor, moves: Sequence[torch.Tensor], expected: torch.Tensor, size: float
+    ) -> None:
         sizes = [parameter.numel() for parameter in self.task.parameters.values()]
-        parts = [torch.split(each, sizes) for each in (total, shaken, expected)]
-        for name, given, other, wanted in zip(self.task.parameters, *parts, strict=True):
-            allowed = 4 * (other - given).norm() + _ROUNDINGS * self._roundoff * size
+        parts = zip(*[torch.split(each, sizes) for each in (total, expected, *moves)], strict=True)
+        for name, (given, wanted, *others) in zip(self.task.parameters, parts, strict=True):
+            change = max((float((other - given).norm()) for other in others), default=0.0)
+            allowed = 4 * change + _ROUNDINGS * self._roundoff * size
             if not (given - wanted).norm() <= allowed:
                 raise InvalidArgumentError(
                     f"parameter {name!r}: its per-example gradient is not what autograd gives; the parameter is used "
@@ -341,13 +352,14 @@ def _derivatives(
     return list(torch.autograd.grad(losses, wanted, scales, allow_unused=True, materialize_grads=True))
 
 
-def _allowed(values: FloatArray, shaken: FloatArray, roundoff: float) -> FloatArray:
+def _allowed(values: FloatArray, moves: Sequence[FloatArray], roundoff: float) -> FloatArray:
     """How far each of the values may be from what it is compared to; NaN where it is not finite."""
     with np.errstate(invalid="ignore"):
-        change = np.abs(shaken - values)
+        change: FloatArray = np.max([np.abs(move - values) for move in moves], axis=0)
     finite = change[np.isfinite(change)]
     typical = np.quantile(finite, 0.9) if len(finite) else 0.0
-    return change + typical + _ROUNDINGS * roundoff * np.abs(values)
+    allowed: FloatArray = change + typical + _ROUNDINGS * roundoff * np.abs(values)
+    return allowed
 
 
 def _agree(one: FloatArray, other: FloatArray, allowed: FloatArray) -> BoolArray:
