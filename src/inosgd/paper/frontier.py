@@ -89,7 +89,7 @@ FRONTIER = (
     Entry("CF-PC", 0.008, 5),
     Entry("CM-PC", 0.008, 5),
     Entry("SU-LS", 0.005, 5),
-    Entry("digits-hospitals", 0.02, found_on=True, ablation=True),
+    Entry("digits-hospitals", 0.02, found_on=True),
     Entry("x-ray-hospitals", 0.04),
     Entry("CIFAR-collectors", 0.1),
     Entry("cardiotocogram-clinics", 0.01),
