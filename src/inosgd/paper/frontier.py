@@ -85,7 +85,8 @@ FRONTIER = (
         found_on=True,
         ablation=True,
         note="Two owners hold half of the classes each. A cap of 2, which an earlier rule had, is better here: 91.1 / "
-        "89.4 at its best rate. With a cap of 3, which mixtures and many owners gain by, validation chose the larger rate.",
+        "89.4 at its best rate. With a cap of 3, which mixtures and many owners gain by, validation chose the larger "
+        "rate.",
     ),
     Entry("breast-cancer", 0.08, found_on=True, ablation=True),
     Entry("CF-EN", 0.08, found_on=True, ablation=True),
