@@ -17,7 +17,7 @@ from inosgd.accounting.reference import reference_divergences
 from inosgd.accounts.book import Accounts
 from inosgd.accounts.filter import UNIT
 from inosgd.accounts.verification import verify_book
-from inosgd.errors import AccountExceededError
+from inosgd.errors import AccountError, AccountExceededError
 from inosgd.owners import Budget, OwnerTable
 from tests.accounts.books import charge_of, new_book
 from tests.properties import tries
@@ -131,13 +131,16 @@ def play(data: st.DataObject, book: Accounts, steps: int) -> Judge:
             state = running[name]
             if move == "commit":
                 wanted = data.draw(st.integers(state.committed, state.total))
+                if wanted == state.committed:  # nothing new: another process may draw on the same reservation
+                    with pytest.raises(AccountError, match="committed already"):
+                        book.commit(name, wanted)
+                    continue
                 try:
                     running[name] = book.commit(name, wanted)
                 except AccountExceededError as refusal:
                     judge.refusals.append(refusal)
                     continue
-                if wanted > state.committed:
-                    judge.charged(name, wanted)
+                judge.charged(name, wanted)
             else:  # an end, or a crash that is settled by a ledger with some of what was committed
                 taken = state.committed if move == "settle" else data.draw(st.integers(0, state.committed))
                 book.settle(name, taken)
