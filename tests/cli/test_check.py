@@ -29,3 +29,12 @@ def test_all_problems_of_a_table_are_one_error(inosgd, tmp_path):
     assert "study.toml: 2 problems" in failed.err
     assert "'x'" in failed.err
     assert "'y'" in failed.err
+
+
+def test_several_rows_of_a_person_are_said_before_anything_is_trained(inosgd, tmp_path):
+    inosgd("new", "study.toml")
+    table = tmp_path / "study-data.csv"
+    head, *rows = table.read_text().splitlines()
+    table.write_text("\n".join([f"patient_id,{head}", *(f"p{row // 3},{line}" for row, line in enumerate(rows))]))
+    found = json.loads(inosgd("check", "study.toml", "--json").out)["findings"]
+    assert [each["kind"] for each in found] == ["repeated-ids", "no-shares", "unsaid"]

@@ -20,7 +20,7 @@ from inosgd.plan import Terms
 from inosgd.plan_config import Fairness
 from inosgd.study.auto import MAX_RATIO, choose, in_words
 from inosgd.study.built_in import STUDIES
-from inosgd.study.config import plan_for
+from inosgd.study.config import plan_for, plan_once
 from inosgd.study.shares import settled
 
 CONFIG = STUDIES["digits"].config.by(AUTO)
@@ -126,3 +126,11 @@ def test_it_depends_on_no_example_and_on_no_count():
     counting = dataclasses.replace(CONFIG, count_classes=True)
     planned = settled(counting, dataclasses.replace(data, shares=None)).plan
     assert dataclasses.replace(planned, counting=None) == settled(CONFIG, data).plan
+
+
+def test_a_plan_that_was_tried_is_verified_before_anyone_trains_by_it(dp_accounting_is_asked):
+    config = CONFIG.changed({"steps": 7})
+    tried = plan_once(config, TABLE, verify=False)
+    assert plan_once(config, TABLE, verify=False) is tried
+    assert plan_once(config, TABLE) is not tried
+    assert plan_once(config, TABLE, verify=False) is tried

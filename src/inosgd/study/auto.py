@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import deque
 from collections.abc import Iterator
 
 import numpy as np
@@ -32,10 +31,11 @@ import numpy as np
 from inosgd.adjustment import class_signals
 from inosgd.averaging import Averaging
 from inosgd.class_shares import ClassShares
+from inosgd.errors import InfeasibleError
 from inosgd.method import AUTO
 from inosgd.owners import OwnerTable
 from inosgd.plan_config import Fairness, PlanConfig
-from inosgd.study.config import TrainingConfig, plan_for
+from inosgd.study.config import TrainingConfig, plan_once
 from inosgd.study.study import StudyData
 
 HORIZON = 10
@@ -59,15 +59,17 @@ def choose(config: TrainingConfig, data: StudyData, planned: PlanConfig | None =
     """
     if config.method.name != AUTO.name:
         return config
-    method, averaging = config.method, config.averaging or _averaging(config)
     if data.task.kind != "classification" or (data.shares is None and not config.count_classes):
-        method = dataclasses.replace(method, adjustment=None)
+        config = dataclasses.replace(config, method=dataclasses.replace(config.method, adjustment=None))
     if planned is not None:
         config = _planned_as(config, planned.variant, planned.fairness)
-    elif method.adjustment is not None and (config.plan.variant, config.plan.fairness) == (AUTO.variant, Fairness()):
+    elif config.method.adjustment is not None and _leaves_plan_open(config):
         config = _with_plan(config, data)
-    method = dataclasses.replace(method, variant=config.plan.variant)
-    return dataclasses.replace(config, method=method, averaging=averaging)
+    return dataclasses.replace(config, averaging=config.averaging or _averaging(config))
+
+
+def _leaves_plan_open(config: TrainingConfig) -> bool:
+    return (config.plan.variant, config.plan.fairness) == (AUTO.variant, Fairness())
 
 
 def _averaging(config: TrainingConfig) -> Averaging:
@@ -75,22 +77,13 @@ def _averaging(config: TrainingConfig) -> Averaging:
     return Averaging("exponential", 1 - 1 / max(min(HORIZON, steps / HORIZON), 1))
 
 
-_CHOSEN: deque[tuple[TrainingConfig, OwnerTable, ClassShares, TrainingConfig]] = deque(maxlen=64)
-
-
 def _with_plan(config: TrainingConfig, data: StudyData) -> TrainingConfig:
-    """The same by the plan of the rule; kept, since trainings with other seeds ask for it again."""
+    """The same by the plan of the rule."""
     table, shares = data.owners.table, data.shares
     holders = {name for name, _, size in table if size > 0}
     if shares is None or (config.count_classes and not holders <= set(shares.owners)):
         return _planned_as(config, "fair", Fairness(max_ratio=MAX_RATIO))
-    asked = dataclasses.replace(config, seed=None, learning_rate=1.0)
-    for other, its_table, its_shares, chosen in _CHOSEN:
-        if (other, its_table, its_shares) == (asked, table, shares):
-            return _planned_as(config, chosen.plan.variant, chosen.plan.fairness)
-    chosen = next(each for each in _candidates(config) if _balanced(each, table, shares))
-    _CHOSEN.append((asked, table, shares, chosen))
-    return chosen
+    return next(each for each in _candidates(config) if _balanced(each, table, shares))
 
 
 def _candidates(config: TrainingConfig) -> Iterator[TrainingConfig]:
@@ -101,10 +94,14 @@ def _candidates(config: TrainingConfig) -> Iterator[TrainingConfig]:
 
 
 def _balanced(config: TrainingConfig, table: OwnerTable, shares: ClassShares) -> bool:
-    """Whether no class has too much signal."""
+    """Whether the plan is possible and gives no class too much signal."""
     if config.plan.variant == "fair" and config.plan.fairness.max_ratio <= MAX_RATIO:
         return True
-    signals = class_signals(plan_for(config, table, verify=False).at(0), table, shares)
+    try:
+        plan = plan_once(config, table, verify=False)
+    except InfeasibleError:  # another plan may be possible; if none is, planning says why
+        return False
+    signals = class_signals(plan.at(0), table, shares)
     return bool(np.max(signals) <= MAX_RATIO * np.min(signals))
 
 

@@ -190,16 +190,20 @@ def plan_for(config: TrainingConfig, table: OwnerTable, *, verify: bool = True, 
     return make_plan(table, dataclasses.replace(config.plan, steps=steps), verify=verify, rooms=rooms)
 
 
-_PLANS: deque[tuple[TrainingConfig, Plan]] = deque(maxlen=64)
+_PLANS: deque[tuple[TrainingConfig, bool, Plan]] = deque(maxlen=64)
 
 
-def plan_once(config: TrainingConfig, table: OwnerTable) -> Plan:
-    """The same plan, kept for trainings of this process that ask for it again."""
-    for other, plan in _PLANS:
-        if (other.plan, other.until_noise) == (config.plan, config.until_noise) and plan.table == table:
+def plan_once(config: TrainingConfig, table: OwnerTable, *, verify: bool = True) -> Plan:
+    """The same plan, kept for trainings of this process that ask for it again.
+
+    Guarantee: a plan that was not verified is not given to who asks for one that is.
+    """
+    for other, verified, plan in _PLANS:
+        asked = (other.plan, other.until_noise) == (config.plan, config.until_noise) and plan.table == table
+        if asked and (verified or not verify):
             return plan
-    _PLANS.append((config, plan_for(config, table)))
-    return _PLANS[-1][1]
+    _PLANS.append((config, verify, plan_for(config, table, verify=verify)))
+    return _PLANS[-1][2]
 
 
 def optimizer_for(config: TrainingConfig, model: nn.Module) -> torch.optim.Optimizer:

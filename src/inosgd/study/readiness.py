@@ -10,6 +10,7 @@ public, and from how many held-out examples there are:
     few-judged  an owner has fewer than 30 held-out examples, so that its score is known to some 10 points at best
     no-shares   `auto` has no class shares to adjust the loss by
     unsaid      columns of the tables that the study neither uses nor ignores by name
+    repeated-ids  a column that is not used looks as if several rows were about one person (`inosgd.study.repeats`)
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from inosgd.gradients import parameter_count
 from inosgd.gradients.units import gradients_on
 from inosgd.method import AUTO
 from inosgd.randomness import SeededSource
+from inosgd.study.repeats import repeated_ids
 from inosgd.study.running import Prepared
 from inosgd.study.sources import unused_columns
 
@@ -49,7 +51,15 @@ def try_model(prepared: Prepared) -> None:
 
 def weaknesses(prepared: Prepared) -> tuple[Finding, ...]:
     """All findings, those that concern the whole model first."""
-    return (*_drowned(prepared), *_no_shares(prepared), *_seldom(prepared), *_few_judged(prepared), *_unsaid(prepared))
+    file = prepared.study.file
+    return (
+        *_drowned(prepared),
+        *(() if file is None else repeated_ids(file)),
+        *_no_shares(prepared),
+        *_seldom(prepared),
+        *_few_judged(prepared),
+        *_unsaid(prepared),
+    )
 
 
 def _drowned(prepared: Prepared) -> Iterator[Finding]:
