@@ -49,6 +49,15 @@ _T5 = {
     "num_heads": 2,
     "decoder_start_token_id": 0,
 }
+_WINDOWS = {
+    "image_size": 16,
+    "patch_size": 2,
+    "embed_dim": 8,
+    "depths": [1, 2],
+    "num_heads": [2, 2],
+    "window_size": 4,
+    "num_labels": CLASSES,
+}
 _IMAGE = {**_WIDTH, "image_size": 16, "patch_size": 8, "num_labels": CLASSES}
 _WAVES = {
     **_WIDTH,
@@ -258,30 +267,14 @@ _MODELS: list[tuple[str, str, dict[str, Any], Callable[[int], Any], Losses]] = [
     (
         "Swin",
         _IMAGE_CLASSIFIER,
-        {
-            "image_size": 16,
-            "patch_size": 2,
-            "embed_dim": 8,
-            "depths": [1, 2],
-            "num_heads": [2, 2],
-            "window_size": 4,
-            "num_labels": CLASSES,
-        },
+        _WINDOWS,
         _named(**_PIXELS),
         distances,
     ),
     (
         "Swinv2",
         _IMAGE_CLASSIFIER,
-        {
-            "image_size": 16,
-            "patch_size": 2,
-            "embed_dim": 8,
-            "depths": [1, 2],
-            "num_heads": [2, 2],
-            "window_size": 4,
-            "num_labels": CLASSES,
-        },
+        _WINDOWS,
         _named(**_PIXELS),
         distances,
     ),

@@ -20,7 +20,7 @@ from inosgd.study.repeats import repeated_ids
 from inosgd.study.running import prepare
 from inosgd.study.study import Study, StudyData, for_validation, only_examples
 from inosgd.units import shared_units
-from tests.study.writers import OWNERS, table_text, write_study
+from tests.study.writers import OWNERS, STUDY, table_text, write_study
 
 pytestmark = pytest.mark.usefixtures("engine_tries_models")  # it has not seen units of so many rows before
 
@@ -100,7 +100,7 @@ def test_units_are_read_from_arrays_and_from_data_on_disk(tmp_path, kind):
         "owner": np.array([row[4] for row in rows]),
         "patient_id": np.array([row[5] for row in rows]),
     }
-    start, _, end = STUDY_PARTS
+    start, end = "[data.held_out]\nfraction = 0.25\nseed = 2\n", "[budgets]" + STUDY.partition("[budgets]")[2]
     if kind == "parquet":
         frame = {"age": columns["inputs"][:, 0], "dose": columns["inputs"][:, 1]}
         frame |= {name: columns[name] for name in ("ill", "owner", "patient_id")}
@@ -125,29 +125,6 @@ def test_units_are_read_from_arrays_and_from_data_on_disk(tmp_path, kind):
     np.testing.assert_array_equal(found.units.rows, expected.units.rows)
     np.testing.assert_array_equal(found.units.keys, expected.units.keys)
     prepare(stored)
-
-
-STUDY_PARTS = (
-    "[data.held_out]\nfraction = 0.25\nseed = 2\n",
-    "",
-    """[budgets]
-delta = 1e-5
-[budgets.owners]
-hospital_a = 1.0
-hospital_b = 2.0
-clinic = 8.0
-[model]
-name = "mlp"
-arguments = { hidden = [4] }
-[training]
-method = "idp-sgd"
-variant = "scale"
-steps = 12
-expected_batch_size = 16
-clipping_threshold = 0.5
-learning_rate = 2.0
-""",
-)
 
 
 def test_rows_with_budgets_of_their_own_hold_their_patient_to_the_smallest(tmp_path):
