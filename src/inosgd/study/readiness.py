@@ -4,7 +4,7 @@ Whatever would *stop* it is raised while it is prepared (`inosgd.study.running.p
 a few examples here. What would *weaken* it is a finding by one of these rules, from the plan and from sizes, which are
 public, and from how many held-out examples there are:
 
-    seldom      an owner has less than one example in an expected batch
+    seldom      an owner has less than one unit in an expected batch
     drowned     the norm of all steps' noise together, sigma sqrt(parameters) sqrt(T), is at least T times the largest
                 sum that an expected batch can have: it would be so if every gradient pointed the same way
     few-judged  an owner has fewer than 30 held-out examples, so that its score is known to some 10 points at best
@@ -89,8 +89,8 @@ def _seldom(prepared: Prepared) -> Iterator[Finding]:
     rare = [name for name, count in zip(plan.table.names, expected, strict=True) if count < ONE_EXAMPLE]
     if rare:
         text = (
-            f"{_shown(rare)}: less than one example in an expected batch. A larger expected batch or budget, or fewer "
-            "steps, let more of them in."
+            f"{_shown(rare)}: less than one {plan.table.unit} in an expected batch. A larger expected batch or budget, or "
+            "fewer steps, let more of them in."
         )
         yield Finding("seldom", "owners", text, {"owners": len(rare)})
 
