@@ -89,8 +89,8 @@ def _seldom(prepared: Prepared) -> Iterator[Finding]:
     rare = [name for name, count in zip(plan.table.names, expected, strict=True) if count < ONE_EXAMPLE]
     if rare:
         text = (
-            f"{_shown(rare)}: less than one {plan.table.unit} in an expected batch. A larger expected batch or budget, or "
-            "fewer steps, let more of them in."
+            f"{_shown(rare)}: less than one {plan.table.unit} in an expected batch. A larger expected batch or "
+            "budget, or fewer steps, let more of them in."
         )
         yield Finding("seldom", "owners", text, {"owners": len(rare)})
 
