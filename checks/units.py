@@ -2,6 +2,7 @@
 
 python checks/units.py study            row level against unit level, at the same budgets for persons
 python checks/units.py large 20000000   so many rows on disk, ten to a unit: planned, and trained for ten steps
+python checks/units.py copies DATA      CF-PC by auto with K cropped and flipped copies of every image
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import resource
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +21,10 @@ import torch.nn.functional as F
 
 from inosgd import INO_SGD, Owners, Plan, PlanConfig, SeededSource, Trainer, TrainingState, fit, make_plan, supervised
 from inosgd.analysis.guarantees import group_guarantees
+from inosgd.augmentation import Augmentation
 from inosgd.data.mapped import MappedExamples
+from inosgd.method import AUTO
+from inosgd.paper.frontier import FRONTIER
 from inosgd.study.building import build
 from inosgd.study.config import TrainingConfig, plan_for
 from inosgd.study.example import example_data, example_study
@@ -31,6 +36,7 @@ from inosgd.study.study import Groups, Study, StudyData
 from inosgd.units import Units
 
 SEEDS, STEPS, OWNERS = 5, 100, 100
+COPIES, COPIED_SEEDS = (0, 1, 4, 8), 3
 
 
 def compare(folder: Path) -> None:
@@ -80,15 +86,36 @@ def for_persons(config: TrainingConfig, data: StudyData, size: int) -> Plan:
 
 def scores(study: Study, config: TrainingConfig, plan: Plan, data: StudyData) -> str:
     """Accuracy of all held-out examples and of the worst owner's, over seeds."""
-    found = []
-    for seed in range(SEEDS):
-        built = build(study, data, plan, config, seed=seed)
-        source = SeededSource(seed)
-        state = TrainingState.start(built.trainer, built.model, built.optimizer, source, also=built.also)
-        judged = judge_result(data, fit(built.trainer, state), measure=False)
-        found.append((judged.overall, judged.worst))
+    return spread([final(study, config, plan, data, seed) for seed in range(SEEDS)])
+
+
+def final(study: Study, config: TrainingConfig, plan: Plan, data: StudyData, seed: int) -> tuple[float, float]:
+    """Accuracy overall and of the worst owner after one training."""
+    built = build(study, data, plan, config, seed=seed)
+    state = TrainingState.start(built.trainer, built.model, built.optimizer, SeededSource(seed), also=built.also)
+    judged = judge_result(data, fit(built.trainer, state), measure=False)
+    return judged.overall, judged.worst
+
+
+def spread(found: Sequence[tuple[float, float]]) -> str:
+    """Means and standard deviations."""
     (overall, worst), (wide, wider) = np.mean(found, axis=0), np.std(found, axis=0, ddof=1)
     return f"accuracy {100 * overall:.1f} ± {100 * wide:.1f} %, worst owner {100 * worst:.1f} ± {100 * wider:.1f} %"
+
+
+def copies(data: Path) -> None:
+    """CF-PC as on the frontier, at the middle of its grid of rates: images as they are, and with 1, 4 and 8 copies."""
+    (entry,) = (each for each in FRONTIER if each.name == "CF-PC")
+    study = entry.study(data)
+    for number in COPIES:
+        began, scored = time.process_time(), []
+        for seed in range(COPIED_SEEDS):
+            split = study.split(seed)
+            config = settled(study.config.by(AUTO).changed({"learning_rate": entry.rate}), split)
+            config = dataclasses.replace(config, augmentation=Augmentation(number) if number else None)
+            scored.append(final(study, config, plan_for(config, split.owners.table), split, seed))
+        seconds = (time.process_time() - began) / COPIED_SEEDS
+        print(f"copies {number}: {spread(scored)}; {seconds:.0f} s of CPU each", flush=True)
 
 
 def large(folder: Path, rows: int) -> None:
@@ -137,5 +164,7 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as name:
         if sys.argv[1] == "study":
             compare(Path(name))
+        elif sys.argv[1] == "copies":
+            copies(Path(sys.argv[2]))
         else:
             large(Path(name), int(sys.argv[2]))

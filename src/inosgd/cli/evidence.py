@@ -16,7 +16,7 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.paper.datasets.location import data_folder
 from inosgd.paper.evidence import EVIDENCE, collect
 from inosgd.paper.evidence_report import render
-from inosgd.paper.frontier import FRONTIER, measure
+from inosgd.paper.frontier import FRONTIER, measure, read_measured, write_measured
 from inosgd.paper.frontier_report import render as render_frontier
 
 NAMES = list(dict.fromkeys([evidence.name for evidence in EVIDENCE] + [entry.name for entry in FRONTIER]))
@@ -33,7 +33,10 @@ def evidence_command(
     *,
     workers: WorkerOptions,
 ) -> None:
-    """Train every study of the evidence (hours; it continues where it stopped), and write verdicts and tables."""
+    """Train every study of the evidence (hours; it continues where it stopped), and write verdicts and tables.
+
+    The frontier keeps the numbers of each study in OUT/frontier: those of studies that are not chosen stay on the page.
+    """
     chosen, folder = _chosen("studies", studies, NAMES), data_folder(data)
     wanted = _chosen("pages", pages, PAGES)
     written = {}
@@ -47,12 +50,10 @@ def evidence_command(
             ]
             written["RESULTS.md"] = render(found)
         if "frontier" in wanted:
-            measured = [
-                measure(entry, folder, cache, workers=connected, notice=status.update)
-                for entry in FRONTIER
-                if entry.name in chosen
-            ]
-            written["FRONTIER.md"] = render_frontier(measured)
+            for entry in (each for each in FRONTIER if each.name in chosen):
+                measured = measure(entry, folder, cache, workers=connected, notice=status.update)
+                write_measured(measured, out / "frontier")
+            written["FRONTIER.md"] = render_frontier(read_measured(out / "frontier"))
     out.mkdir(parents=True, exist_ok=True)
     for name, text in written.items():
         (out / name).write_text(text, encoding="utf-8")

@@ -110,6 +110,15 @@ def collect(
         yield Collected(evidence, at_rate, rate == best, tried, rows)
 
 
+def setting_of(study: Study) -> str:
+    """Who owns what, and what the plan is asked for."""
+    plan = study.config.plan
+    return (
+        f"{study.description[0].upper()}{study.description[1:]}. {plan.steps} steps, expected batch "
+        f"{plan.expected_batch_size:g}, mean threshold {plan.clipping_threshold:g}"
+    )
+
+
 def tune(evidence: Evidence, study: Study, cache: Path, workers: Workers, notice: Notice) -> dict[float, float]:
     """The baseline's overall accuracy on a validation split, by learning rate."""
     baseline = Entrant("idp-sgd", dataclasses.replace(IDP_SGD, variant=study.config.plan.variant))

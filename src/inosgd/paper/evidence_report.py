@@ -8,10 +8,9 @@ from collections.abc import Mapping, Sequence
 from inosgd.compare import views
 from inosgd.compare.results import Result
 from inosgd.paper.claims import CLAIMS, checks_of, place, shown, verdict
-from inosgd.paper.evidence import EVIDENCE, Collected
+from inosgd.paper.evidence import EVIDENCE, Collected, setting_of
 from inosgd.paper.experiments import EXPERIMENTS
 from inosgd.paper.registry import SETTINGS
-from inosgd.study.study import Study
 
 INTRODUCTION = """# Evidence
 
@@ -53,15 +52,6 @@ def _verdicts(everything: Sequence[Collected]) -> str:
         numbers = "; ".join(f"{check.where}: {check.numbers}" for check in checks)
         lines.append(f"| {claim.text} | {claim.source} | **{verdict(checks)}** | {numbers} |")
     return "\n".join([*lines, ""])
-
-
-def setting_of(study: Study) -> str:
-    """Who owns what, and what the plan is asked for."""
-    plan = study.config.plan
-    return (
-        f"{study.description[0].upper()}{study.description[1:]}. {plan.steps} steps, expected batch "
-        f"{plan.expected_batch_size:g}, mean threshold {plan.clipping_threshold:g}"
-    )
 
 
 def _section(collected: Collected) -> str:

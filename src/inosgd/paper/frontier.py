@@ -21,17 +21,22 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 
+from inosgd._version import __version__
 from inosgd.compare.comparison import compare, open_store
 from inosgd.compare.entrant import Entrant, entrants
 from inosgd.compare.results import Result, ResultStore
 from inosgd.importance import Importance
 from inosgd.method import AUTO, METHODS
+from inosgd.paper.evidence import setting_of
 from inosgd.paper.own import MIXTURES, mixture_study
 from inosgd.paper.registry import study_named
 from inosgd.parallel.workers import LOCAL, Workers
@@ -104,23 +109,90 @@ FRONTIER = (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
+class Outcome:
+    """One training in numbers, on held-out examples.
+
+    Attributes:
+        overall: The score over all examples.
+        worst: The score of the worst owner.
+        balanced: The mean recall of the classes.
+        last: Where these are of an average of iterates, overall and worst of the last of them; else None.
+    """
+
+    overall: float
+    worst: float
+    balanced: float
+    last: tuple[float, float] | None = None
+
+    @classmethod
+    def of(cls, result: Result) -> Outcome:
+        """What the page shows of a training."""
+        final = result.final
+        recalls = [recall for recall in final.classes if recall is not None]
+        last = None if final.last_iterate is None else (final.last_iterate.overall, final.last_iterate.worst)
+        return cls(final.overall, final.worst, float(np.mean(recalls)), last)
+
+
+@dataclass(frozen=True)
 class Measured:
     """The trainings of one study.
 
     Attributes:
         entry: Which study.
-        study: The study itself.
+        setting: Who owns what, what the plan is asked for, and the model, in words.
+        variant: How the paper's methods plan.
+        scored_by: The name of the score.
+        version: The version of inosgd and the processor that trained it.
         rates: The learning rate of each method, and the validation score of each rate that was tried.
-        rows: The results of each method.
-        ablation: The results of ``auto`` with one part taken away, if that was asked for.
+        rows: The outcomes of each method, by seed.
+        ablation: The outcomes of ``auto`` with one part taken away, if that was asked for.
     """
 
     entry: Entry
-    study: Study
+    setting: str
+    variant: str
+    scored_by: str
+    version: str
     rates: Mapping[str, tuple[float, Mapping[float, float]]]
-    rows: Mapping[str, Sequence[Result]]
-    ablation: Mapping[str, Sequence[Result]]
+    rows: Mapping[str, Sequence[Outcome]]
+    ablation: Mapping[str, Sequence[Outcome]]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, by the name of the study."""
+        return {**dataclasses.asdict(self), "entry": self.entry.name}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Measured:
+        """The inverse of `to_json`, for a study of `FRONTIER`."""
+        (entry,) = (each for each in FRONTIER if each.name == fields["entry"])
+        rates = {
+            label: (rate, {float(tried): score for tried, score in scores.items()})
+            for label, (rate, scores) in fields["rates"].items()
+        }
+        return cls(
+            **{**fields, "entry": entry, "rates": rates, **{k: _outcomes(fields[k]) for k in ("rows", "ablation")}}
+        )
+
+
+def _outcomes(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, list[Outcome]]:
+    return {
+        label: [Outcome(**{**each, "last": None if each["last"] is None else tuple(each["last"])}) for each in outcomes]
+        for label, outcomes in rows.items()
+    }
+
+
+def write_measured(measured: Measured, folder: Path) -> None:
+    """Keep the numbers of a study, one file each, in the place of earlier ones."""
+    folder.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(measured.to_json(), indent=1) + "\n"
+    (folder / f"{measured.entry.name}.json").write_text(text, encoding="utf-8")
+
+
+def read_measured(folder: Path) -> list[Measured]:
+    """The studies of `FRONTIER` whose numbers are kept in ``folder``."""
+    files = [folder / f"{entry.name}.json" for entry in FRONTIER]
+    return [Measured.from_json(json.loads(path.read_text(encoding="utf-8"))) for path in files if path.is_file()]
 
 
 def entered(study: Study) -> list[Entrant]:
@@ -144,7 +216,18 @@ def measure(
         best = rates[AUTO.name][0]
         for label, changed, entrant in ablated(study):
             ablation[label] = _trained(changed, entrant, best, range(entry.seeds), cache, workers, notice)
-    return Measured(entry, study, rates, rows, ablation)
+    return Measured(
+        entry,
+        f"{setting_of(study)}, {study.model_name}",
+        study.config.plan.variant,
+        next(iter(rows.values()))[0].final.scored_by,
+        f"inosgd {__version__}, torch {torch.__version__}, {platform.machine()}",
+        rates,
+        *(
+            {label: [Outcome.of(result) for result in found] for label, found in each.items()}
+            for each in (rows, ablation)
+        ),
+    )
 
 
 def ablated(study: Study) -> Iterator[tuple[str, Study, Entrant]]:

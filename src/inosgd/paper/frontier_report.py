@@ -9,17 +9,14 @@ from dataclasses import dataclass
 from scipy import stats
 
 from inosgd.analysis.differences import Difference, paired_difference
-from inosgd.analysis.evaluation import Evaluation
 from inosgd.analysis.summary import mean_sd
-from inosgd.compare.results import Result
 from inosgd.method import AUTO, DP_SGD, INO_SGD
 from inosgd.paper import frontier
-from inosgd.paper.evidence_report import setting_of
-from inosgd.paper.frontier import FRONTIER, Measured
+from inosgd.paper.frontier import FRONTIER, Measured, Outcome
 
-MEASURES: dict[str, Callable[[Evaluation], float]] = {
-    "overall": lambda final: final.overall,
-    "worst owner": lambda final: final.worst,
+MEASURES: dict[str, Callable[[Outcome], float]] = {
+    "overall": lambda outcome: outcome.overall,
+    "worst owner": lambda outcome: outcome.worst,
 }
 LARGEST_LOSS = 0.005
 """By how much ``auto`` may be behind anywhere."""
@@ -65,7 +62,7 @@ def held_against(everything: Sequence[Measured], against: str) -> list[Held]:
     for measured in everything:
         ours, theirs = measured.rows[AUTO.name], measured.rows[against]
         for name, measure in MEASURES.items():
-            pairs = [[measure(result.final) for result in rows] for rows in (ours, theirs)]
+            pairs = [[measure(outcome) for outcome in rows] for rows in (ours, theirs)]
             found.append((measured.entry.name, name, paired_difference(*pairs)))
     corrected = holm([1.0 if each.p is None else each.p for _, _, each in found])
     return [Held(study, against, name, each, p) for (study, name, each), p in zip(found, corrected, strict=True)]
@@ -78,6 +75,7 @@ def render(everything: Sequence[Measured]) -> str:
     missing = [entry.name for entry in FRONTIER if entry.name not in {each.entry.name for each in everything}]
     if missing:
         parts += [f"Not trained yet: {', '.join(missing)}.", ""]
+    parts += ["Every training in numbers, by seed: [frontier](frontier).", ""]
     parts += _verdicts(everything)
     for measured in everything:
         parts += _section(measured)
@@ -122,13 +120,11 @@ def _difference(held: Held) -> str:
 
 
 def _section(measured: Measured) -> list[str]:
-    study, plan = measured.study, measured.study.config.plan
     lines = [
-        f"## {study.name}",
+        f"## {measured.entry.name}",
         "",
-        f"{setting_of(study)}, {study.model_name}, "
-        f"{measured.entry.seeds} seeds; the paper's variant is `{plan.variant}`, and the score is "
-        f"{next(iter(measured.rows.values()))[0].final.scored_by}.",
+        f"{measured.setting}, {len(measured.rows[AUTO.name])} seeds; the paper's variant is `{measured.variant}`, "
+        f"and the score is {measured.scored_by}.",
         "",
         *_table(measured.rows, {label: rate for label, (rate, _) in measured.rates.items()}),
         *([measured.entry.note, ""] if measured.entry.note else []),
@@ -140,25 +136,18 @@ def _section(measured: Measured) -> list[str]:
     return lines
 
 
-def _table(rows: Mapping[str, Sequence[Result]], rates: Mapping[str, float]) -> list[str]:
+def _table(rows: Mapping[str, Sequence[Outcome]], rates: Mapping[str, float]) -> list[str]:
     named = ["rate"] if rates else []
     heads = ["row", *named, "overall", "worst owner", "balanced accuracy", "last iterate: overall", "worst owner"]
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
-    for label, results in rows.items():
-        finals = [result.final for result in results]
-        last = [final.last_iterate for final in finals if final.last_iterate is not None]
+    for label, outcomes in rows.items():
+        last = [outcome.last for outcome in outcomes if outcome.last is not None]
         cells = [label, *([f"{rates[label]:g}"] if rates else [])]
-        cells += [_percent([measure(final) for final in finals]) for measure in MEASURES.values()]
-        cells.append(_percent([_balanced(final) for final in finals]))
-        cells += [_percent([measure(each) for each in last]) if last else "" for measure in MEASURES.values()]
+        cells += [_percent([measure(outcome) for outcome in outcomes]) for measure in MEASURES.values()]
+        cells.append(_percent([outcome.balanced for outcome in outcomes]))
+        cells += [_percent(values) for values in zip(*last, strict=True)] or ["", ""]
         lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
-
-
-def _balanced(final: Evaluation) -> float:
-    """The mean recall of the classes."""
-    recalls = [recall for recall in final.classes if recall is not None]
-    return math.fsum(recalls) / len(recalls)
 
 
 def _percent(values: Sequence[float]) -> str:
