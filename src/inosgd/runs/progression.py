@@ -18,8 +18,10 @@ What rolling back rests on: nothing of the steps that are given up was published
 streams are new, so that noise of a step that was given up never covers another sum.
 
 What a change may depend on: budgets are public and are taken not to be chosen in view of what the model shows of
-the data. Where they are, use the Rényi accountant: its sums remain bounds if later terms depend on earlier releases
-(Feldman and Zrnic 2021), which is not known for privacy-loss distributions in general.
+the data. Where they are, let the training draw on an account (`inosgd.accounts`): its filter has one Rényi order,
+fixed in advance, and holds for charges that depend on earlier releases (Feldman and Zrnic 2021). Neither accountant of
+a ledger is such a filter. Privacy-loss distributions that are added up adaptively can exceed the budget (Regehr et
+al. 2026, arXiv 2602.15815), and "rdp" takes the best of many orders at the end.
 """
 
 from __future__ import annotations
