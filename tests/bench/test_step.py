@@ -49,6 +49,7 @@ def test_weights_of_the_two_methods():
 
 
 def test_result_is_json_with_ratios(in_this_process):
+    said = []
     result = bench_step(
         ["mlp"],
         ["engine", "plain-channels-last", "reference"],
@@ -56,7 +57,9 @@ def test_result_is_json_with_ratios(in_this_process):
         memory=False,
         ino_over_idp=False,
         additions=False,
+        notice=said.append,
     )
+    assert [line.partition(":")[0] for line in said] == ["mlp, engine", "mlp, plain-channels-last", "mlp, reference"]
     entries = json.loads(json.dumps(result))["models"]["mlp"]
     assert list(entries) == ["plain", "engine", "plain-channels-last", "reference"]
     assert "images" in entries["plain-channels-last"]["error"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,7 @@ def bench_step(
     memory: bool = True,
     ino_over_idp: bool = True,
     additions: bool = True,
+    notice: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Measure steps.
 
@@ -52,6 +53,7 @@ def bench_step(
         memory: Whether to measure peak memory, each in a process of its own.
         ino_over_idp: Whether to compare the steps of INO-SGD and IDP-SGD on the CIFAR network at batch size 1024.
         additions: Whether to measure, there too, what `ADDITIONS` add to a step.
+        notice: Called with a sentence for each result as it comes.
 
     Returns:
         ``models[name][method]`` with ``wall``, ``cpu`` and ``memory`` as ratios to plain, or an ``error`` for a method
@@ -66,7 +68,7 @@ def bench_step(
         if unknown or not given:
             raise _validate.fail(argument, next(iter(unknown), given), f"give names out of {', '.join(known)}")
     result: dict[str, Any] = {"machine": _machine(), "repeats": repeats}
-    result["models"] = {name: _bench_model(name, chosen, repeats, memory) for name in names}
+    result["models"] = {name: _bench_model(name, chosen, repeats, memory, notice) for name in names}
     result["ino_over_idp"] = _ino_over_idp(repeats) if ino_over_idp else None
     result["additions"] = {name: _added(name, repeats) for name in ADDITIONS} if additions else None
     return result
@@ -104,7 +106,9 @@ def _cell(entry: Mapping[str, Any], method: str, quantity: str) -> str:
     return f"{value:.2f}"
 
 
-def _bench_model(name: str, methods: Sequence[str], repeats: int, memory: bool) -> dict[str, Any]:
+def _bench_model(
+    name: str, methods: Sequence[str], repeats: int, memory: bool, notice: Callable[[str], None]
+) -> dict[str, Any]:
     threads = torch.get_num_threads()
     bytes_of_plain = _memory(name, "plain") if memory else None
     entries: dict[str, Any] = {"plain": in_new_process(__name__, "time_plain", name, repeats, threads)}
@@ -114,7 +118,16 @@ def _bench_model(name: str, methods: Sequence[str], repeats: int, memory: bool) 
         if "error" not in entries[method]:
             used = _memory(name, method) if memory else None
             entries[method]["memory"] = used / bytes_of_plain if used and bytes_of_plain else None
+        notice(f"{name}, {method}: {_measured(entries[method])}")
     return entries
+
+
+def _measured(entry: Mapping[str, Any]) -> str:
+    """The result of one method in words."""
+    if "error" in entry:
+        return str(entry["error"])
+    memory = "" if entry["memory"] is None else f", memory {entry['memory']:.2f}"
+    return f"wall {entry['wall']:.2f}, CPU {entry['cpu']:.2f}{memory}"
 
 
 def time_plain(name: str, repeats: int, threads: int) -> dict[str, Any]:

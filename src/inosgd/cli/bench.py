@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from inosgd.bench import distributed as bench_of_processes
 from inosgd.bench import plan as bench_of_plans
@@ -47,7 +48,12 @@ def step_bench(
         chosen = words_if_given(models)
         compared = chosen is None or "cifar" in chosen
         result = bench_of_steps.bench_step(
-            chosen, words_if_given(methods), repeats, ino_over_idp=compared, additions=compared
+            chosen,
+            words_if_given(methods),
+            repeats,
+            ino_over_idp=compared,
+            additions=compared,
+            notice=lambda text: messages().print(escape(text), soft_wrap=True),
         )
     _show(result, bench_of_steps.format_markdown(result), as_json, out)
 
