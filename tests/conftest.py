@@ -95,7 +95,7 @@ def _engine_and_plans_are_trusted(request: pytest.FixtureRequest) -> Iterator[No
         leave_values_unchecked(patched)
         leave_sizes_unprobed(patched)
         patched.setattr("inosgd.planning.planner.reference_excess", lambda _: (0.0, 0, 0.0))
-        patched.setattr("inosgd.ledger.ledger.reference_epsilons", lambda *_: {})
+        patched.setattr("inosgd.ledger.verification.reference_epsilons", lambda *_: {})
         yield
 
 
@@ -115,4 +115,4 @@ def dp_accounting_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     from inosgd.planning.verification import reference_epsilons, reference_excess
 
     monkeypatch.setattr("inosgd.planning.planner.reference_excess", reference_excess)
-    monkeypatch.setattr("inosgd.ledger.ledger.reference_epsilons", reference_epsilons)
+    monkeypatch.setattr("inosgd.ledger.verification.reference_epsilons", reference_epsilons)
