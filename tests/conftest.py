@@ -68,6 +68,7 @@ FOLDERS = {
     "bench",
     "cli",
     "compare",
+    "docs",
     "hostile",
     "integrations",
     "paper",
@@ -84,7 +85,7 @@ TRUSTING = FOLDERS | {"test_averaging.py", "test_example_scripts.py", "test_nois
 def _engine_and_plans_are_trusted(request: pytest.FixtureRequest) -> Iterator[None]:
     """What engines try with a new model, and asking dp-accounting about a new plan, take most of a tiny training.
 
-    Tests of other folders do both, as do the pages of the documentation.
+    Tests of other folders do both, as does the first page of the documentation.
     """
     if request.path.relative_to(TESTS).parts[0] not in TRUSTING:
         yield
