@@ -68,6 +68,7 @@ FOLDERS = {
     "bench",
     "cli",
     "compare",
+    "docs",
     "hostile",
     "integrations",
     "paper",
@@ -84,7 +85,7 @@ TRUSTING = FOLDERS | {"test_averaging.py", "test_example_scripts.py", "test_nois
 def _engine_and_plans_are_trusted(request: pytest.FixtureRequest) -> Iterator[None]:
     """What engines try with a new model, and asking dp-accounting about a new plan, take most of a tiny training.
 
-    Tests of other folders do both, as do the pages of the documentation.
+    Tests of other folders do both, as does the first page of the documentation.
     """
     if request.path.relative_to(TESTS).parts[0] not in TRUSTING:
         yield
@@ -95,7 +96,7 @@ def _engine_and_plans_are_trusted(request: pytest.FixtureRequest) -> Iterator[No
         leave_values_unchecked(patched)
         leave_sizes_unprobed(patched)
         patched.setattr("inosgd.planning.planner.reference_excess", lambda _: (0.0, 0, 0.0))
-        patched.setattr("inosgd.ledger.ledger.reference_epsilons", lambda *_: {})
+        patched.setattr("inosgd.ledger.verification.reference_epsilons", lambda *_: {})
         yield
 
 
@@ -115,4 +116,4 @@ def dp_accounting_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     from inosgd.planning.verification import reference_epsilons, reference_excess
 
     monkeypatch.setattr("inosgd.planning.planner.reference_excess", reference_excess)
-    monkeypatch.setattr("inosgd.ledger.ledger.reference_epsilons", reference_epsilons)
+    monkeypatch.setattr("inosgd.ledger.verification.reference_epsilons", reference_epsilons)

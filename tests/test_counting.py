@@ -39,7 +39,7 @@ from inosgd.errors import (
     TrainingStoppedError,
     UnknownOwnerError,
 )
-from inosgd.ledger.ledger import LEDGER_FORMAT
+from inosgd.ledger.history import LEDGER_FORMAT
 from inosgd.owners import OwnerTable
 from inosgd.plan import Phase, Plan, Terms
 from inosgd.plan_config import Counting

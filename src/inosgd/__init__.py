@@ -7,7 +7,8 @@ if TYPE_CHECKING:
     from inosgd.errors import InosgdError
     from inosgd.gradients import BookkeepingEngine, ReferenceEngine, replace_batchnorm, supervised
     from inosgd.importance import BetaTail, FunctionTail, Importance, StepTail
-    from inosgd.ledger.ledger import Ledger, verify_ledger
+    from inosgd.ledger.ledger import Ledger
+    from inosgd.ledger.verification import verify_ledger
     from inosgd.method import DP_SGD, IDP_SGD, INO_SGD, INO_SGD_FAIR, Method
     from inosgd.owners import Budget, Owners, OwnerTable
     from inosgd.plan import Plan
@@ -26,7 +27,8 @@ else:
             "inosgd.errors": ("InosgdError",),
             "inosgd.gradients": ("BookkeepingEngine", "ReferenceEngine", "replace_batchnorm", "supervised"),
             "inosgd.importance": ("BetaTail", "FunctionTail", "Importance", "StepTail"),
-            "inosgd.ledger.ledger": ("Ledger", "verify_ledger"),
+            "inosgd.ledger.ledger": ("Ledger",),
+            "inosgd.ledger.verification": ("verify_ledger",),
             "inosgd.method": ("DP_SGD", "IDP_SGD", "INO_SGD", "INO_SGD_FAIR", "Method"),
             "inosgd.owners": ("Budget", "OwnerTable", "Owners"),
             "inosgd.plan": ("Plan",),

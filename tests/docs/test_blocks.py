@@ -14,8 +14,21 @@ ALL = [(page, block) for page in PAGES for block in blocks_of(page.read_text(enc
 WITH_CODE = [page for page in PAGES if any(block.runs for block in blocks_of(page.read_text(encoding="utf-8")))]
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
-def test_the_blocks_of_a_page_run_in_order(page, tmp_path, monkeypatch):
+FIRST = "README.md"
+"""On this page models are tried and dp-accounting is asked, as for a reader; on the others in `make test-long`."""
+RUNS = [pytest.param(page, page.name == FIRST, id=page.name) for page in WITH_CODE]
+RUNS += [
+    pytest.param(page, True, id=f"{page.name}, thorough", marks=pytest.mark.long)
+    for page in WITH_CODE
+    if page.name != FIRST
+]
+
+
+@pytest.mark.parametrize(("page", "thorough"), RUNS)
+def test_the_blocks_of_a_page_run_in_order(page, thorough, request, tmp_path, monkeypatch):
+    if thorough:
+        request.getfixturevalue("engine_tries_models")
+        request.getfixturevalue("dp_accounting_is_asked")
     monkeypatch.chdir(tmp_path)
     torch.manual_seed(0)
     run_page(page)

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -133,10 +134,11 @@ JAX_PRIVACY |= {"clipped_grad", "dp_event", "l2_clip_norm", "microbatch_size", "
 JAX_PRIVACY |= {"calibrate", "normalize_by", "sampling_prob"}
 
 
-def known_words() -> set[str]:
+@cache
+def known_words() -> frozenset[str]:
     places = [*ROOT.glob("src/**/*.py"), *ROOT.glob("tests/**/*.py"), ROOT / "pyproject.toml", ROOT / "Makefile"]
     written = " ".join(path.read_text(encoding="utf-8") for path in places)
-    return set(re.findall(r"\w+", written)) | {path.stem for path in places} | {"py"}
+    return frozenset(re.findall(r"\w+", written)) | {path.stem for path in places} | {"py"}
 
 
 def unknown_names(text: str) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
@@ -19,7 +21,9 @@ from inosgd.randomness import SeededSource
 LOSSES = supervised(functional.cross_entropy)
 
 
+@cache
 def model(dtype: torch.dtype) -> nn.Module:
+    """One for all: what engines find out about a new model takes most of the time of a tiny batch."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3)).to(dtype)
 

@@ -29,7 +29,8 @@ from inosgd.data.npz import names_in, read_npz
 from inosgd.data.parquet import ParquetExamples
 from inosgd.data.tables import read_table
 from inosgd.files import sha256
-from inosgd.ledger.ledger import KnownCheckpoint, Ledger
+from inosgd.ledger.history import KnownCheckpoint
+from inosgd.ledger.ledger import Ledger
 from inosgd.ledger.records import START, Position, encode
 from inosgd.models.saved import read_description
 from inosgd.paper.datasets.cifar import read_records

@@ -22,8 +22,8 @@ from inosgd.errors import (
     LedgerError,
     TrainingStoppedError,
 )
-from inosgd.ledger.ledger import verify_ledger
 from inosgd.ledger.records import RecordFile, read_chain
+from inosgd.ledger.verification import verify_ledger
 from inosgd.plan import Terms
 from tests.processes import forked
 

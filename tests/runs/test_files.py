@@ -12,7 +12,7 @@ import torch
 from inosgd import Ledger, SeededSource
 from inosgd.errors import InvalidArgumentError
 from inosgd.ledger import ledger
-from inosgd.ledger.ledger import Finding
+from inosgd.ledger.verification import Finding
 from inosgd.runs import files as run_files
 from inosgd.runs import resuming, saving, verification
 from inosgd.runs.files import Comparison, compare

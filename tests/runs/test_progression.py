@@ -22,7 +22,8 @@ from inosgd.errors import (
     TrainingStoppedError,
     UnknownOwnerError,
 )
-from inosgd.ledger.ledger import History, Ledger, widened
+from inosgd.ledger.history import History, widened
+from inosgd.ledger.ledger import Ledger
 from inosgd.plan import Phase
 from inosgd.runs.folder import LockedRun, RunFolder
 from inosgd.runs.progression import Changes, carry_out, propose

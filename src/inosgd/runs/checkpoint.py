@@ -32,7 +32,7 @@ from typing import Any
 from inosgd import _validate
 from inosgd.errors import CheckpointError
 from inosgd.files import read_regular, sha256, write_private
-from inosgd.ledger.ledger import KnownCheckpoint
+from inosgd.ledger.history import KnownCheckpoint
 from inosgd.ledger.records import Position
 from inosgd.randomness import without_key
 

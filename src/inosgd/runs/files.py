@@ -20,8 +20,10 @@ from pathlib import Path
 
 from inosgd.errors import CheckpointError, InosgdError, InvalidArgumentError, LedgerError
 from inosgd.files import place, read_regular, sha256, stage, staged
-from inosgd.ledger.ledger import Finding, History, KnownCheckpoint, Ledger, check_kept, last_mark, replay
+from inosgd.ledger.history import History, KnownCheckpoint, replay
+from inosgd.ledger.ledger import Ledger, check_kept, last_mark
 from inosgd.ledger.records import Chain, Position, check_position, read_chain
+from inosgd.ledger.verification import Finding
 from inosgd.runs.checkpoint import FILES, Checkpoint, holds_keys, read_checkpoint
 
 DESCRIPTION, KEY, LEDGER, POSITION, METRICS = "run.json", "data.key", "ledger.jsonl", "position.json", "metrics.jsonl"

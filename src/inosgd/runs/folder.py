@@ -32,7 +32,8 @@ from typing import TYPE_CHECKING, Any
 from inosgd import _validate
 from inosgd.errors import InvalidArgumentError
 from inosgd.files import read_regular, sha256, sync_folder, write_private
-from inosgd.ledger.ledger import Ledger, replay
+from inosgd.ledger.history import replay
+from inosgd.ledger.ledger import Ledger
 from inosgd.ledger.records import read_chain
 from inosgd.plan import Plan
 from inosgd.planning.verification import check_spent

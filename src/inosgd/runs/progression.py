@@ -37,7 +37,8 @@ from inosgd._arrays import ArrayValue, FloatArray, frozen_floats, frozen_integer
 from inosgd.accounting import epsilons_spent
 from inosgd.errors import CheckpointError, InfeasibleError, InvalidArgumentError, UnknownOwnerError
 from inosgd.files import sha256
-from inosgd.ledger.ledger import Ledger, widened, widened_terms
+from inosgd.ledger.history import widened, widened_terms
+from inosgd.ledger.ledger import Ledger
 from inosgd.ledger.records import Position
 from inosgd.owners import EXAMPLE, Budget, OwnerTable
 from inosgd.plan import Phase, Plan, Terms

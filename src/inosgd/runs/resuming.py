@@ -28,7 +28,8 @@ from torch import nn
 
 from inosgd.errors import CheckpointError, InvalidArgumentError
 from inosgd.files import sha256
-from inosgd.ledger.ledger import History, Ledger, Permission
+from inosgd.ledger.history import History
+from inosgd.ledger.ledger import Ledger, Permission
 from inosgd.randomness import RandomSource
 from inosgd.runs.checkpoint import Checkpoint, erase_keys, has_all_keys, read_checkpoint
 from inosgd.runs.digests import training_digests

@@ -19,7 +19,7 @@ from torch import nn
 from inosgd.distributed import Peers
 from inosgd.errors import CheckpointError
 from inosgd.files import place, sha256, staged, write_private
-from inosgd.ledger.ledger import KnownCheckpoint
+from inosgd.ledger.history import KnownCheckpoint
 from inosgd.ledger.records import Position
 from inosgd.randomness import without_key
 from inosgd.runs.checkpoint import CHECKPOINT_FORMAT, DAMAGE, TENSOR_FILES, Checkpoint, as_json, read_checkpoint

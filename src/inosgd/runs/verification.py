@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from inosgd.errors import InosgdError
-from inosgd.ledger.ledger import Finding, LedgerReport, verify_ledger
+from inosgd.ledger.verification import Finding, LedgerReport, verify_ledger
 from inosgd.runs.files import Comparison, compare
 from inosgd.runs.folder import RunFolder
 
