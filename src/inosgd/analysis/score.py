@@ -63,6 +63,14 @@ class Score:
         """A standard deviation behind a value, without the sign for percent."""
         return f"± {100 * sd:.1f}" if self.is_share else f"± {format(sd, self.form)}"
 
+    def shown_range(self, low: float, high: float) -> str:
+        """The two ends of an interval behind a value, without the sign for percent.
+
+        >>> SCORES["accuracy"].shown_range(0.78, 0.873)
+        '78.0 to 87.3'
+        """
+        return " to ".join(self.shown(each).removesuffix(" %") for each in (low, high))
+
     def change(self, difference: float) -> str:
         """A difference of two values.
 

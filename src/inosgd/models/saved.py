@@ -28,7 +28,7 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.files import sha256, write_private
 from inosgd.models.recurrent import SequenceClassifier
 from inosgd.owners import EXAMPLE
-from inosgd.shown import rounded_up
+from inosgd.shown import BUDGET, SPENT, spending_shown
 
 MODEL_FORMAT = 2
 """Raised when a key changes its meaning; readers refuse formats they do not know and ignore keys they do not know."""
@@ -147,6 +147,7 @@ def model_card(fields: Mapping[str, Any]) -> str:
         f"# {fields['title']}",
         f"{_PURPOSE[kind].format(count=len(names), s='s' * (len(names) > 1))} ({_listed(names)}), trained by inosgd "
         f"{fields['inosgd']} with individual privacy budgets.",
+        *answers_in_words(fields.get("answers", ())),
         *findings_in_words(fields.get("findings", ())),
         "## Privacy",
         _privacy_table(privacy),
@@ -183,6 +184,13 @@ _SCALED = (
     "`model(inputs)` is then each number, scaled by its range (low, high): in its own units it is low + (output + 1) / "
     "2 * (high - low)."
 )
+
+
+def answers_in_words(answers: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What is asked first, as parts of a card; none if nothing was answered."""
+    if not answers:
+        return []
+    return ["## At a glance", "\n".join(f"- **{each['question']}** {_cell(each['text'])}" for each in answers)]
 
 
 def findings_in_words(findings: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -314,11 +322,10 @@ def _owners(privacy: Mapping[str, Any]) -> str:
 
 
 def _owner_table(owners: Mapping[str, Mapping[str, float]]) -> str:
-    rows = ["| owner | epsilon | delta | spent |", "| --- | --- | --- | --- |"]
-    rows += [
-        f"| {_cell(name)} | {owner['epsilon']:g} | {owner['delta']:g} | {rounded_up(owner['spent'], 6)} |"
-        for name, owner in owners.items()
-    ]
+    rows = [f"| owner | {BUDGET} | δ | {SPENT} |", "| --- | --- | --- | --- |"]
+    for name, owner in owners.items():
+        shown = spending_shown(owner["epsilon"], owner["delta"], owner["spent"])
+        rows.append(f"| {_cell(name)} | {shown.budget} | {shown.delta} | {shown.spent} |")
     return "\n".join(rows)
 
 
