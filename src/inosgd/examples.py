@@ -145,9 +145,9 @@ def _refuse_mixing(store: ExampleStore, transform: Transform) -> None:
 
 
 def _same_rows(chosen: IntArray, whole: Any, again: Any) -> bool:
-    wanted = whole[torch.from_numpy(chosen)]
-    if wanted.shape != again.shape:
+    if len(whole) <= chosen.max() or again.shape != (len(chosen), *whole.shape[1:]):
         return False
+    wanted = whole[torch.from_numpy(chosen)]
     if not wanted.is_floating_point():
         return bool(torch.equal(wanted, again))
     return bool(torch.allclose(wanted, again, rtol=SAME, atol=SAME, equal_nan=True))

@@ -72,8 +72,9 @@ def test_an_exceeded_budget_comes_first_and_names_the_owner():
 
 
 def test_a_share_is_rounded_up_and_within_a_budget_that_is_kept():
-    assert "99.998 %" in about_budgets(TABLE, SPENT).text
-    assert "100 %" in about_budgets(TABLE, np.array([0.5, 4.0])).text
+    assert "is 100 %" in about_budgets(TABLE, SPENT).text
+    assert "is 98.1 %" in about_budgets(TABLE, np.array([0.4902, 4.0])).text
+    assert "100" not in about_budgets(TABLE, np.array([0.4902, 4.0])).text
 
 
 def test_quality_has_an_interval_and_the_majority_beside_it():

@@ -111,7 +111,7 @@ def test_a_smooth_fall_that_is_not_over_gets_a_larger_rate():
 def test_more_steps_while_it_still_improves():
     (found,) = more_steps(rising(jitter=0.02), SETUP)
     assert (found.setting, found.to) == ("steps", 400)
-    assert found.evidence["noise_factor"] == pytest.approx(math.sqrt(2))
+    assert found.evidence["noise_factor_at_most"] == pytest.approx(math.sqrt(2))
     assert list(more_steps(flat(), SETUP)) == []
 
 
@@ -129,15 +129,16 @@ def test_no_fewer_steps(curve):
     assert list(fewer_steps(curve, SETUP)) == []
 
 
-def test_doubled_steps_cost_about_the_noise_that_is_told():
-    """The planner agrees with the square root that the suggestion tells, within a tenth."""
+@pytest.mark.parametrize("batch", [8, 64, 400])
+@pytest.mark.parametrize("variant", ["uniform", "sample", "scale", "fair"])
+def test_the_planner_needs_no_more_noise_than_is_told(variant, batch):
     table = OwnerTable(("strict", "liberal"), [1.0, 8.0], [1e-5, 1e-5], [500, 500])
-    config = PlanConfig(steps=200, variant="sample", expected_batch_size=64, clipping_threshold=1.0, accountant="rdp")
-    noise = [
-        make_plan(table, dataclasses.replace(config, steps=steps), verify=False).at(0).noise_scale
-        for steps in (200, 400)
-    ]
-    assert noise[1] / noise[0] == pytest.approx(math.sqrt(2), rel=0.1)
+    asked = {"variant": variant, "expected_batch_size": batch, "clipping_threshold": 1.0, "accountant": "rdp"}
+    once, twice = (
+        make_plan(table, PlanConfig(steps=steps, **asked), verify=False).at(0).noise_scale for steps in (200, 400)
+    )
+    assert 1 <= twice / once <= 1.42
+    assert 0.7 <= once / twice <= 1
 
 
 # Averages.
@@ -266,7 +267,8 @@ def test_the_set_up_of_a_plan():
     config = PlanConfig(steps=20, variant="sample", expected_batch_size=50, clipping_threshold=2.0, accountant="rdp")
     plan = make_plan(table, config, verify=False)
     setup = Setup.of_plan(plan, 10, learning_rate=0.1)
-    assert (setup.steps, setup.examples, setup.variant, setup.threshold) == (20, 1000, "sample", 2.0)
+    assert (setup.steps, setup.examples, setup.variant) == (20, 1000, "sample")
+    assert setup.threshold == pytest.approx(2.0)
     assert setup.batch == pytest.approx(50)
     assert plan.epochs == pytest.approx(20 * 50 / 1000)
     assert all(0 < share <= 1 for share in setup.spent_shares.values())

@@ -254,9 +254,9 @@ def more_steps(curve: Sequence[Evaluation], setup: Setup) -> Iterator[Suggestion
             "steps",
             f"Try {2 * setup.steps} steps in place of {setup.steps}.",
             f"Training was still improving when it ended: {_gained(curve[-1], found.evidence)}.",
-            "The budgets stay the same; each step then has about 1.4 times the noise.",
+            "The budgets stay the same; each step then has more noise, at most 1.42 times as much.",
             float(2 * setup.steps),
-            {**found.evidence, "noise_factor": math.sqrt(2)},
+            {**found.evidence, "noise_factor_at_most": math.sqrt(2)},
         )
 
 
@@ -278,9 +278,9 @@ def fewer_steps(curve: Sequence[Evaluation], setup: Setup) -> Iterator[Suggestio
         "steps",
         f"Try {fewer} steps in place of {setup.steps}.",
         f"The score has levelled off: since step {end[0].step} it changed by {final.scoring.change(gained)}.",
-        "The budgets stay the same; each step then has about 0.7 times the noise.",
+        "The budgets stay the same; each step then has less noise, at least 0.7 times as much.",
         float(fewer),
-        {"gained": gained, "from_step": end[0].step, "noise_factor": math.sqrt(0.5)},
+        {"gained": gained, "from_step": end[0].step, "noise_factor_at_least": math.sqrt(0.5)},
     )
 
 
