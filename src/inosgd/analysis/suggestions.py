@@ -319,9 +319,12 @@ def other_plan(curve: Sequence[Evaluation], setup: Setup) -> Iterator[Suggestion
     if setup.variant == "fair" or len(setup.signals) < 2:
         return
     final, strengths = curve[-1], _per_example(setup)
+    largest = max(strengths.values(), default=0.0)
+    if not largest > 0:
+        return
     for name in sorted(final.owners, key=lambda each: final.owners[each].score):
         within = score_interval(final.owners[name], final.scored_by)
-        strength = strengths.get(name, 0.0) / max(strengths.values())
+        strength = strengths.get(name, 0.0) / largest
         if strength < WEAK and _is_far_below(final, name, within):
             shown = final.scoring.shown
             yield Suggestion(

@@ -175,7 +175,7 @@ def reading_of(entry: ChartEntry, material: Material) -> str:
         f"one standard deviation over {material.seeds} seeds"
         if enough
         else (
-            "its 95 % interval by the number of held-out examples"
+            "its confidence interval (level 0.95) by the number of held-out examples"
             + (" of the first seed" if material.seeds > 1 else "")
         )
     )

@@ -139,10 +139,11 @@ def _scoreboard(material: Material) -> str:
 def _small_print(material: Material) -> str:
     """What stands beside scores, and what bold means."""
     seeds = material.seeds
+    first = " of the first seed" if seeds > 1 else ""
     beside = (
         f"±: standard deviation over {seeds} seeds."
         if seeds >= FEWEST_PAIRS
-        else (f"Small: 95 % interval by the number of held-out examples{'; of the first seed' if seeds > 1 else ''}.")
+        else f"Small: confidence interval (level 0.95) by the number of held-out examples{first}."
     )
     bold = " Bold: the highest, and what is tied with it within chance." if len(material.evaluated_main) > 1 else ""
     return f'<p class="small-print">{beside}{bold}</p>'

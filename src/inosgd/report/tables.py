@@ -50,7 +50,7 @@ def who(owner: OwnerFacts, *, few: bool = False) -> str:
 
 def spread_name(material: Material) -> str:
     """What stands behind a score: the spread over seeds if they are enough, else the interval of held-out counts."""
-    return "mean ± 1 sd of seeds" if material.seeds >= FEWEST_PAIRS else "95 % interval"
+    return "mean ± 1 sd of seeds" if material.seeds >= FEWEST_PAIRS else "confidence interval"
 
 
 def has_few(material: Material) -> bool:

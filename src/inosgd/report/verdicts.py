@@ -41,22 +41,31 @@ def verdict_of(material: Material) -> str:
         return f"Nothing was measured on held-out examples; {_kept(material)}."
     if len(evaluated) == 1:
         return _single(material)
-    best = " and ".join(_leading(material, measure) for measure in ("worst", "overall"))
-    return f"{best}{_against_baseline(material)}; {_kept(material)}."
+    return f"{_leading(material)}. {_sentence(_kept(material))}{_against_baseline(material)}"
 
 
-def _leading(material: Material, measure: str) -> str:
-    """Which row is ahead in a measure, or which are tied."""
+def _leading(material: Material) -> str:
+    """Which row is ahead for its worst owner and overall, or which are tied."""
     evaluated, score = material.evaluated_main, material.score
-    tied = leaders(evaluated, measure)
-    means = {label: mean_of(evaluated[label], measure).mean for label in tied}
+    worst, overall = leaders(evaluated, "worst"), leaders(evaluated, "overall")
+    if len(worst) == len(overall) == len(evaluated):
+        return f"No method is ahead of the others in {score.name} beyond chance, overall or for its worst owner"
+    if worst == overall and len(worst) == 1:
+        (best,) = worst
+        shown = [score.shown(mean_of(evaluated[best], measure).mean) for measure in ("worst", "overall")]
+        return f"{best} has the highest {score.name}, for its worst owner ({shown[0]}) and overall ({shown[1]})"
+    return f"{_ahead(material, worst, 'worst')}. {_ahead(material, overall, 'overall')}"
+
+
+def _ahead(material: Material, tied: Sequence[str], measure: str) -> str:
+    evaluated, score = material.evaluated_main, material.score
     what = f"{score.name} of the worst owner" if measure == "worst" else f"overall {score.name}"
-    if len(tied) == 1:
-        return f"{tied[0]} has the highest {what} ({score.shown(means[tied[0]])})"
     if len(tied) == len(evaluated):
-        return f"all methods are tied in {what}: differences are within chance"
-    shown = ", ".join(f"{label} {score.shown(means[label])}" for label in tied)
-    return f"tied for the highest {what}, within chance: {shown}"
+        return f"In {what} no method is ahead beyond chance"
+    shown = [f"{label} ({score.shown(mean_of(evaluated[label], measure).mean)})" for label in tied]
+    if len(tied) == 1:
+        return f"{shown[0]} has the highest {what}"
+    return f"{', '.join(shown[:-1])} and {shown[-1]} are tied for the highest {what}"
 
 
 def leaders(rows: views.Rows, measure: str) -> list[str]:
@@ -146,7 +155,7 @@ def _against_baseline(material: Material) -> str:
     score = material.score
     words = {"overall": f"overall {score.name}", "worst": "that of the worst owner"}
     parts = [f"{what} by {_change(score, found[name])}" for name, what in words.items()]
-    return f"; against {views.BASELINE} at the same budgets, ino-sgd changes {' and '.join(parts)}"
+    return f" Against {views.BASELINE} at the same budgets, ino-sgd changes {' and '.join(parts)}."
 
 
 def _change(score: Score, difference: dict[str, float | None]) -> str:
