@@ -162,7 +162,7 @@ def test_an_owner_with_a_weak_signal_and_low_accuracy_gets_another_plan():
     (found,) = other_plan(flat(owners=owners_with(0.6)), SETUP)
     assert (found.setting, found.to, found.owner) == ("variant", "fair", "strict")
     assert "Owner strict has accuracy 60.0 %" in found.because
-    assert "10% of the largest signal" in found.because
+    assert "10 % of the largest signal" in found.because
     hidden = found.unnamed()
     assert "strict" not in str(hidden)
     assert "An owner has accuracy 60.0 %" in hidden.because
@@ -187,7 +187,7 @@ def test_no_other_plan(owners, changes):
 def test_budgets_that_a_uniform_plan_leaves_unused():
     uniform = dataclasses.replace(SETUP, variant="uniform", spent_shares={"strict": 1.0, "liberal": 0.1})
     (found,) = other_plan(flat(), uniform)
-    assert "Owner liberal spends 10% of its budget" in found.because
+    assert "Owner liberal spends 10 % of its budget" in found.because
     assert "liberal" not in str(found.unnamed())
     used = dataclasses.replace(uniform, spent_shares={"strict": 1.0, "liberal": 0.9})
     assert list(other_plan(flat(), used)) == []

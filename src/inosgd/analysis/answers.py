@@ -24,8 +24,8 @@ from inosgd.shown import rounded_up
 
 BUDGETS, QUALITY, LOW, NEXT = "Within budget?", "Any good?", "Low for whom?", "What next?"
 
-USELESS = ("drowned", "one-answer", "at-chance")
-"""Findings about the whole model that mean that it is of no use."""
+USELESS = ("one-answer", "drowned", "at-chance")
+"""Findings about the whole model that mean that it is of no use; what is seen most easily first."""
 
 NAMED = 3
 """So many owners or classes are named in an answer."""
@@ -89,8 +89,15 @@ def answers(
 
 def untold(findings: Sequence[Finding], suggested: Sequence[Suggestion]) -> tuple[Finding, ...]:
     """The findings that are not part of an answer: those about owners and classes, and about the data."""
-    told = (*USELESS, *(["still-improving"] if any(each.setting == "steps" for each in suggested) else []))
-    return tuple(each for each in findings if each.about != THE_MODEL or each.kind not in told)
+    improving = [each for each in findings if each.kind == "still-improving"]
+    told = [useless(findings), *(improving if any(each.setting == "steps" for each in suggested) else [])]
+    return tuple(each for each in findings if each not in told)
+
+
+def useless(findings: Sequence[Finding]) -> Finding | None:
+    """Why the model is of no use; None if no finding says so."""
+    found = [each for each in findings if each.kind in USELESS and each.about == THE_MODEL]
+    return min(found, key=lambda each: USELESS.index(each.kind), default=None)
 
 
 def about_budgets(table: OwnerTable, spent: FloatArray, *, named: bool = True) -> Answer:
@@ -110,7 +117,7 @@ def about_quality(final: Evaluation | None, findings: Sequence[Finding], yardsti
     """The score with its interval, what predicting the majority gives, and the yardstick."""
     if final is None:
         return Answer(QUALITY, "Not known: no examples were held out. In a study file, [data.held_out] holds some out.")
-    bad = next((each for each in findings if each.kind in USELESS and each.about == THE_MODEL), None)
+    bad = useless(findings)
     plain, shown = majority(final), final.scoring.shown
     parts = [f"{final.scored_by[0].upper()}{final.scored_by[1:]} {with_interval(final)}"]
     if plain is not None:
@@ -169,12 +176,12 @@ def low_classes(final: Evaluation) -> Iterator[int]:
             yield number
 
 
-def about_next(suggested: Sequence[Suggestion]) -> Answer:
-    """The suggestions, and what trying any of them costs."""
+def about_next(suggested: Sequence[Suggestion], again: str = AGAIN) -> Answer:
+    """The suggestions, and what trying ``again`` costs."""
     if not suggested:
         return Answer(NEXT, "No rule has a suggestion: nothing on this page speaks for a change of settings.")
     listed = " ".join(f"({number}) {each}" for number, each in enumerate(suggested, 1))
-    return Answer(NEXT, f"{listed if len(suggested) > 1 else suggested[0]} {AGAIN}")
+    return Answer(NEXT, f"{listed if len(suggested) > 1 else suggested[0]} {again}")
 
 
 def with_interval(final: Evaluation) -> str:

@@ -21,12 +21,18 @@ from inosgd._arrays import FloatArray
 from inosgd.analysis.evaluation import Evaluation
 from inosgd.analysis.findings import END_OF_CURVE, FEWEST_POINTS, still_improving
 from inosgd.analysis.intervals import Interval, score_interval
+from inosgd.analysis.score import percent
 from inosgd.plan import Plan
 from inosgd.planning.signals import signals
 
 AGAIN = (
     "Each of these is another training on the same examples. It spends every owner's budget once more, up to twice the "
     "ε in total, unless an account keeps room for it (inosgd account) or inosgd tune --private chooses."
+)
+
+COMPARED = (
+    "Comparing again costs no budget, because nothing of a comparison is published. That settings are chosen by "
+    "looking at private examples is not accounted for: inosgd tune --private is the way that is."
 )
 
 MOST = 3
@@ -236,8 +242,8 @@ def larger_rate(curve: Sequence[Evaluation], setup: Setup) -> Iterator[Suggestio
     yield Suggestion(
         "learning_rate",
         f"Try twice the learning rate{_from_to(setup.learning_rate, 2)}.",
-        f"The loss was still falling at the end, along a smooth line: it strayed by {stray / fall:.0%} of its fall "
-        f"since step {end[0].step}.",
+        "The loss was still falling at the end, along a smooth line: it strayed by "
+        f"{percent(stray / fall, 0)} of its fall since step {end[0].step}.",
         "It costs no budget: plan and noise stay the same.",
         _times(setup.learning_rate, 2),
         {"fall": fall, "strayed": stray},
@@ -331,7 +337,8 @@ def other_plan(curve: Sequence[Evaluation], setup: Setup) -> Iterator[Suggestion
                 "variant",
                 'Try variant = "fair", with the method ino-sgd-fair or auto.',
                 f"{_owned(name)} has {final.scored_by} {shown(final.owners[name].score)}, against "
-                f"{shown(final.overall)} over all, and an example of it has {strength:.0%} of the largest signal.",
+                f"{shown(final.overall)} over all, and an example of it has {percent(strength, 0)} of the largest "
+                "signal.",
                 "No owner spends more than its budget; owners with large budgets then spend less than now.",
                 "fair",
                 {"score": final.owners[name].score, "overall": final.overall, "signal_share": strength},
@@ -346,8 +353,8 @@ def _unspent(setup: Setup) -> Iterator[Suggestion]:
         yield Suggestion(
             "variant",
             'Try variant = "fair", with the method ino-sgd-fair or auto.',
-            f"{_owned(least)} spends {setup.spent_shares[least]:.0%} of its budget: the plan treats all owners as the "
-            "strictest.",
+            f"{_owned(least)} spends {percent(setup.spent_shares[least], 0)} of its budget: the plan treats all owners "
+            "as the strictest.",
             "Owners with larger budgets then spend more of them, and none more than its budget.",
             "fair",
             {"spent_share": setup.spent_shares[least]},
@@ -405,7 +412,7 @@ def tighter_threshold(curve: Sequence[Evaluation], setup: Setup) -> Iterator[Sug
     yield Suggestion(
         "clipping_threshold",
         f"Try a clipping threshold of {tighter:.2g} in place of {setup.threshold:.4g}.",
-        f"Of the gradients of held-out examples, 9 of 10 are shorter than {reached:.0%} of their threshold.",
+        f"Of the gradients of held-out examples, 9 of 10 are shorter than {percent(reached, 0)} of their threshold.",
         f"The budgets stay the same; the noise is then {reached:.2g} times what it is.",
         float(f"{tighter:.2g}"),
         {NORMS: reached, "noise_factor": reached},

@@ -166,7 +166,7 @@ def show(found: Mapping[str, Any], *, as_json: bool) -> None:
         shown.print(f"[bold yellow]{escape(finding['text'])}[/]")
     rate = learning_rate_shown(found["config"]["learning_rate"], found["config"]["learning_rate_unit"])
     shown.print(
-        f"{asked}{plan['steps']} steps, learning rate {rate}, {len(found['seeds'])} paired seeds, accountant "
+        f"{asked}{plan['steps']} steps, learning rate {rate}, {_seeds(found)}, accountant "
         f"{plan['accountant']}; {found['scored_by']} on held-out examples{_beside(found)}\n"
     )
     shown.print(_method_table(found))
@@ -189,7 +189,9 @@ def show(found: Mapping[str, Any], *, as_json: bool) -> None:
 def _method_table(found: Mapping[str, Any]) -> Table:
     columns = {"overall": "overall", "worst": "worst owner", "most_private": "strictest"}
     tested = len(found["seeds"]) >= FEWEST_PAIRS
-    table = plain_table("method", "plan", right=(*columns.values(), *(["p (worst)"] if tested else [])))
+    table = plain_table(
+        "method", "plan", right=(*columns.values(), *([f"p (worst, against {views.BASELINE})"] if tested else []))
+    )
     for label, row in found["summary"].items():
         difference = found["differences"].get(f"{label} - {views.BASELINE}", {}).get("end", {})
         cells = [_scored(found, row[measure]) for measure in columns]
@@ -229,6 +231,10 @@ def _condition_lines(conditions: Mapping[str, Any]) -> list[str]:
             f"{found['owner']}; at {unmet:.0%} of the points the loss of {found['owner']} may rise; {dropped}."
         )
     return ["", *lines] if lines else []
+
+
+def _seeds(found: Mapping[str, Any]) -> str:
+    return "1 seed" if len(found["seeds"]) == 1 else f"{len(found['seeds'])} paired seeds"
 
 
 def _beside(found: Mapping[str, Any]) -> str:

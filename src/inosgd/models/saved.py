@@ -23,7 +23,10 @@ from safetensors import torch as safetensors
 from torch import nn
 
 from inosgd import _validate
+from inosgd.analysis.answers import untold
+from inosgd.analysis.findings import Finding
 from inosgd.analysis.score import score_named
+from inosgd.analysis.suggestions import Suggestion
 from inosgd.errors import InvalidArgumentError
 from inosgd.files import sha256, write_private
 from inosgd.models.recurrent import SequenceClassifier
@@ -148,7 +151,7 @@ def model_card(fields: Mapping[str, Any]) -> str:
         f"{_PURPOSE[kind].format(count=len(names), s='s' * (len(names) > 1))} ({_listed(names)}), trained by inosgd "
         f"{fields['inosgd']} with individual privacy budgets.",
         *answers_in_words(fields.get("answers", ())),
-        *findings_in_words(fields.get("findings", ())),
+        *findings_in_words(_untold(fields)),
         "## Privacy",
         _privacy_table(privacy),
         privacy["guarantee"],
@@ -198,6 +201,13 @@ def findings_in_words(findings: Sequence[Mapping[str, Any]]) -> list[str]:
     if not findings:
         return []
     return ["## Before you use it", "\n".join(f"- {_cell(finding['text'])}" for finding in findings)]
+
+
+def _untold(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The findings that no answer of the card has told."""
+    found = [Finding.from_json(each) for each in fields.get("findings", ())]
+    suggested = [Suggestion.from_json(each) for each in fields.get("suggestions", ())]
+    return [each.to_json() for each in (untold(found, suggested) if fields.get("answers") else found)]
 
 
 def inputs_in_words(inputs: Mapping[str, Any] | None) -> str:

@@ -60,7 +60,7 @@ def ends_chart(material: Material, tables: Tables) -> Chart:
         return points.encode(y=upward, shape=method_shape(material), tooltip=tooltips).properties(width=760, height=340)
     base = base.encode(y=WHO, yOffset=_beside(material))
     title = f"{score.name} at the end"
-    axis = alt.Axis(format=score.axis, grid=True, tickCount=8)
+    axis = alt.Axis(format=score.axis, grid=True, tickCount=8, labelFlush=16)
     across = alt.X("score:Q", title=title, scale=scale, axis=axis)
     rules = base.mark_rule(strokeWidth=2, opacity=0.4).encode(x=alt.X("low:Q", title=title), x2="high:Q")
     rules = rules.encode(color=method_colour(material))
@@ -158,7 +158,7 @@ def pareto_chart(material: Material, tables: Tables) -> Chart:
     drawn = [row for row in rows_of(tables["pareto"]) if not row["far"]]
     across = alt.X(
         "imbalance:Q",
-        title="imbalance: standard deviation of the owners' scores (less is better)",
+        title=["imbalance: standard deviation", "of the owners' scores (less is better)"],
         scale=alt.Scale(domain=_closer([row["imbalance"] for row in drawn]), zero=False, padding=34),
         axis=alt.Axis(format=score.axis, tickCount=6),
     )

@@ -79,7 +79,7 @@ def _facts(common: Common, seeds: int) -> tuple[tuple[str, str], ...]:
         ("learning rate", learning_rate_shown(config["learning_rate"], config["learning_rate_unit"])),
         *_averaging(config["averaging"]),
         ("accountant", plan["accountant"].upper()),
-        ("paired seeds", f"{seeds}"),
+        ("paired seeds" if seeds > 1 else "seeds", f"{seeds}"),
         ("held out", common.held_out),
     )
 
@@ -101,8 +101,10 @@ def suggested_next(rows: Sequence[MethodRow], main: Sequence[str], common: Commo
     row = fairest([row for row in rows if row.label in main])
     by_seed = [suggestions(result.curve, _setup(result, common)) for result in row.results]
     settings = [each.setting for found in by_seed for each in found]
-    shared = {each.setting: each for found in reversed(by_seed) for each in found}
-    return tuple(each for name, each in shared.items() if 2 * settings.count(name) > len(by_seed))
+    shared = {each.setting: each for found in by_seed for each in reversed(found)}
+    tried = {"variant"} if any(row.variant == "fair" for row in rows) else set()  # the page has it already
+    wanted = [name for name in dict.fromkeys(settings) if 2 * settings.count(name) > len(by_seed)]
+    return tuple(shared[name] for name in wanted if name not in tried)
 
 
 def _setup(result: Result, common: Common) -> Setup:

@@ -10,7 +10,7 @@ from inosgd.analysis.answers import NEXT, Answer, untold
 from inosgd.analysis.differences import FEWEST_PAIRS
 from inosgd.analysis.findings import Finding
 from inosgd.analysis.score import Score
-from inosgd.analysis.suggestions import AGAIN
+from inosgd.analysis.suggestions import AGAIN, COMPARED
 from inosgd.analysis.summary import MeanSd, mean_sd
 from inosgd.compare.results import Result
 from inosgd.compare.views import judged_owners
@@ -40,13 +40,18 @@ def text(value: object) -> str:
     return html.escape(str(value))
 
 
+def unbroken(words: object) -> str:
+    """A sentence of ours as text of a page, in which no percent sign begins a line."""
+    return text(words).replace(" %", "\u00a0%")
+
+
 def scored(score: Score, value: MeanSd, results: Sequence[Result], measure: str) -> str:
     """A score with its standard deviation over at least three seeds, or else its interval from held-out counts."""
     if len(results) >= FEWEST_PAIRS:
-        return f"{score.shown(value.mean)} <small>{score.shown_spread(value.sd)}</small>"
+        return f"{unbroken(score.shown(value.mean))} <small>{score.shown_spread(value.sd)}</small>"
     within = held_out_interval(results[0].final, measure)
-    ends = "" if within is None else f" <small>{score.shown_range(*within)}</small>"
-    return f"{score.shown(value.mean)}{ends}"
+    ends = "" if within is None else f"<br><small>{score.shown_range(*within)}</small>"
+    return f"{unbroken(score.shown(value.mean))}{ends}"
 
 
 def answers_list(material: Material) -> str:
@@ -65,19 +70,20 @@ _BAD = ' class="bad"'
 
 def _answer(answer: Answer, material: Material) -> str:
     if answer.question != NEXT or not material.suggestions:
-        return text(answer.text)
+        return unbroken(answer.text)
     tried = "".join(
-        f"<li><b>{text(each.text)}</b> {text(each.because)} <small>{text(each.cost)}</small></li>"
+        f"<li><b>{text(each.text)}</b> {unbroken(each.because)} <small>{unbroken(each.cost)}</small></li>"
         for each in material.suggestions
     )
-    return f"<ol>{tried}</ol><small>{text(AGAIN)}</small>"
+    again = AGAIN if material.kind == "train" else COMPARED
+    return f"<ol>{tried}</ol><small>{text(again)}</small>"
 
 
 def findings_list(findings: Sequence[Finding]) -> str:
     """What to know before anything else, the gravest first; empty if there is nothing."""
     if not findings:
         return ""
-    lines = "".join(f"<li>{text(each.text)}</li>" for each in findings[:LISTED_FINDINGS])
+    lines = "".join(f"<li>{unbroken(each.text)}</li>" for each in findings[:LISTED_FINDINGS])
     hidden = len(findings) - LISTED_FINDINGS
     more = f"<li>and {hidden} more</li>" if hidden > 0 else ""
     return f'<ul class="findings">{lines}{more}</ul>'
@@ -90,7 +96,7 @@ def first_screen(material: Material) -> str:
         f'<p class="kicker">inosgd {material.kind}: {COMMANDS[material.kind]}</p>'
         f"<h1>{text(material.title)}</h1>"
         f'<p class="lead">{text(_sentence(material.description))}</p>'
-        f'<p class="verdict">{text(material.verdict)}</p>{grave}{answers_list(material)}'
+        f'<p class="verdict">{unbroken(material.verdict)}</p>{grave}{answers_list(material)}'
         f"{findings_list(_not_answered(material))}"
         f'<div class="first"><div>{_scoreboard(material)}</div><div>{_owners(material)}{_facts(material)}</div></div>'
     )

@@ -8,17 +8,16 @@ from dataclasses import replace
 from inosgd.analysis.answers import (
     BUDGETS,
     QUALITY,
-    USELESS,
     Answer,
     about_low,
     about_next,
     about_quality,
+    useless,
 )
-from inosgd.analysis.differences import FEWEST_PAIRS
 from inosgd.analysis.evaluation import Evaluation
-from inosgd.analysis.findings import THE_MODEL
 from inosgd.analysis.intervals import Interval, score_interval
 from inosgd.analysis.score import Score
+from inosgd.analysis.suggestions import COMPARED
 from inosgd.analysis.summary import MeanSd, mean_sd
 from inosgd.compare import views
 from inosgd.compare.results import Result
@@ -128,15 +127,15 @@ def _compared(material: Material) -> tuple[Answer, ...]:
         kept,
         Answer(QUALITY, told, quality.good),
         replace(low, text=f"By {row.label}: {low.text}"),
-        about_next(material.suggestions),
+        about_next(material.suggestions, COMPARED),
     )
 
 
 def _single(material: Material) -> str:
     row = next(row for row in material.main_rows if row.results)
-    useless = next((each for each in material.findings if each.kind in USELESS and each.about == THE_MODEL), None)
-    if useless is not None:
-        return f"{useless.text.removesuffix('.')}; {_kept(material)}."
+    bad = useless(material.findings)
+    if bad is not None:
+        return f"{bad.text} {_sentence(_kept(material))}"
     final: Evaluation = row.results[0].final
     score = final.scoring
     worst = (
@@ -150,7 +149,7 @@ def _single(material: Material) -> str:
 
 def _against_baseline(material: Material) -> str:
     found = views.differences(material.evaluated_main).get(f"ino-sgd - {views.BASELINE}", {}).get("end")
-    if not found:
+    if not found or found["overall"]["p"] is None:  # too few seeds to say anything
         return ""
     score = material.score
     words = {"overall": f"overall {score.name}", "worst": "that of the worst owner"}
@@ -160,7 +159,7 @@ def _against_baseline(material: Material) -> str:
 
 def _change(score: Score, difference: dict[str, float | None]) -> str:
     mean, p = difference["mean"] or 0.0, difference["p"]
-    unsure = f" (fewer than {FEWEST_PAIRS} seeds)" if p is None else "" if p < CERTAIN else " (within chance)"
+    unsure = "" if p is None or p < CERTAIN else " (within chance)"
     return f"{score.change(mean)}{unsure}"
 
 
