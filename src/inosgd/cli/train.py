@@ -65,7 +65,7 @@ def train_command(
             prepared = _prepared(study, options, seed, peers)
         if yardstick_not_private and prepared.data.held_out is None:
             raise InvalidArgumentError(
-                "yardstick_not_private=True: no example is held out to compare by; set a fraction"
+                "--yardstick-not-private: no example is held out to compare by; set data.held_out.fraction"
             )
         with peers.together():
             run = held.enter_context(_new_run(final, prepared)) if peers.first else None
