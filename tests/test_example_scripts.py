@@ -49,3 +49,32 @@ def test_a_character_model_is_tuned_under_two_budgets_and_writes(tmp_path, capsy
     assert logged[-1]["summit"] <= 2.0 < logged[-1]["coast"] <= 8.0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 4 + 2 + 6
+
+
+def test_a_loop_of_ones_own_keeps_budgets_and_logs_public_numbers(capsys):
+    spent = script("own_loop").main(epochs=0.5)
+    assert spent["outbreak"] <= 0.5
+    assert spent["city"] <= 5.0
+    logged = [json.loads(line) for line in capsys.readouterr().out.splitlines() if line.startswith("{")]
+    assert len(logged) == 4
+    assert set(logged[0]) == {"step", "epsilon", "noise_scale", "expected_batch_size", "learning_rate"}
+    assert logged[-1]["learning_rate"] < logged[0]["learning_rate"]
+
+
+def test_workers_are_faster_where_reading_waits(capsys):
+    made = script("slow_images")
+    alone, shared = made.main(0, steps=5), made.main(8, steps=5)
+    assert shared < alone
+
+
+def test_an_interrupted_run_ends_with_the_same_model(tmp_path, capsys):
+    apart, spent = script("interrupted").main(tmp_path)
+    assert apart == 0
+    assert 0 < spent <= 8
+
+
+def test_methods_side_by_side(tmp_path, capsys):
+    shown = script("compared").main(steps=5, seeds=1, folder=tmp_path)
+    assert "Within budget?" in repr(shown)
+    assert "<svg" in shown._repr_html_()
+    assert (tmp_path / "figures" / "owners.svg").is_file()

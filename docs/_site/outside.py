@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-MEASURED = ("evidence", "benchmarks", "checks")
+MEASURED = ("evidence", "benchmarks", "checks", "examples")
 SHOWN = {".md", ".svg", ".png"}
 
 LINK = re.compile(r"\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^()\s]+)\)")

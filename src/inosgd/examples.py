@@ -7,6 +7,8 @@ torch ``Dataset``. A batch has the same shape with fewer rows; an empty batch ha
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -14,6 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, default_collate
 
+from inosgd import _validate
 from inosgd._arrays import IntArray
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.engine import Examples, count_examples
@@ -56,10 +59,14 @@ class DatasetStore:
     Examples of unequal lengths need padding. To one length for all of them, in the data set, is always right. A
     ``collate`` of one's own that pads to the longest of the batch is right only if the model ignores padding: otherwise
     an example's gradient depends on which others were drawn, and neither clipping nor the guarantee holds.
+
+    With ``workers``, so many threads read the examples of a batch, for a data set that waits for disks or decodes
+    images. The batch is the same, example by example and bit by bit: only who reads is divided up.
     """
 
-    def __init__(self, dataset: Dataset[Any], collate: Collate = default_collate) -> None:
-        self._dataset, self._collate = dataset, collate
+    def __init__(self, dataset: Dataset[Any], collate: Collate = default_collate, *, workers: int = 0) -> None:
+        _validate.whole(0, workers=workers)
+        self._dataset, self._collate, self._workers = dataset, collate, workers
         self._count = len(dataset)  # type: ignore[arg-type]
         if self._count == 0:
             raise InvalidArgumentError("examples: the data set is empty; give at least one example")
@@ -71,12 +78,79 @@ class DatasetStore:
         """The collated examples; an empty batch is the shape of the first example with no rows."""
         if len(indices) == 0:
             return pytree.tree_map(lambda tensor: tensor[:0], self._collate([self._dataset[0]]))
-        examples = [self._dataset[index] for index in indices.tolist()]
+        examples = self._read(indices.tolist())
         try:
             return self._collate(examples)
         except Exception:
             _refuse_unequal_shapes(examples)
             raise
+
+    def _read(self, indices: list[int]) -> list[Any]:
+        """The examples in the order of ``indices``, whoever read them."""
+        if not self._workers:
+            return [self._dataset[index] for index in indices]
+        with ThreadPoolExecutor(self._workers) as readers:  # as long as the batch: no thread outlives it
+            return list(readers.map(self._dataset.__getitem__, indices))
+
+
+Transform = Callable[[Examples], Examples]
+"""From a batch to a batch with the same number of rows."""
+
+
+class TransformedStore:
+    """Examples that are changed when they are taken, a batch at once: scaled, cast, or embedded by a public network.
+
+    Guarantee:
+        Row n of a batch must depend on example n alone, and always in the same way. Otherwise adding one example
+        changes what others contribute, and no threshold bounds that. This is tried on the first examples: a transform
+        whose rows differ from one batch to another is refused. It cannot be tried for all batches: one that normalises
+        by the batch, or that draws at random, is refused; one that does so only now and then is not found.
+
+    | transform                        |                                          |
+    | -------------------------------- | ---------------------------------------- |
+    | x / 255, a frozen network        | taken                                    |
+    | (x - x.mean(0)) / x.std(0)       | refused: rows depend on the batch        |
+    | x + torch.randn_like(x)          | refused: not the same twice              |
+    | an image turned at random        | refused; see `inosgd.augmentation`       |
+    """
+
+    def __init__(self, examples: Any, transform: Transform) -> None:
+        self._store, self._transform = as_store(examples), transform
+        _refuse_mixing(self._store, transform)
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def take(self, indices: IntArray) -> Examples:
+        """The transformed batch."""
+        return self._transform(self._store.take(indices))
+
+
+TRIED_ROWS = 4
+SAME = 1e-5
+
+
+def _refuse_mixing(store: ExampleStore, transform: Transform) -> None:
+    """Raise unless rows of a transformed batch are those of smaller batches, up to rounding."""
+    count = min(TRIED_ROWS, len(store))
+    rows = np.arange(count)
+    whole = pytree.tree_leaves(transform(store.take(rows)))
+    for chosen in (rows, rows[::-1].copy(), rows[:1]):
+        again = pytree.tree_leaves(transform(store.take(chosen)))
+        if len(again) != len(whole) or not all(map(partial(_same_rows, chosen), whole, again)):
+            raise InvalidArgumentError(
+                "transform: a row of the transformed batch depends on other rows, or is not the same twice, so that no "
+                "threshold bounds what one example contributes; give a function of each example alone"
+            )
+
+
+def _same_rows(chosen: IntArray, whole: Any, again: Any) -> bool:
+    if len(whole) <= chosen.max() or again.shape != (len(chosen), *whole.shape[1:]):
+        return False
+    wanted = whole[torch.from_numpy(chosen)]
+    if not wanted.is_floating_point():
+        return bool(torch.equal(wanted, again))
+    return bool(torch.allclose(wanted, again, rtol=SAME, atol=SAME, equal_nan=True))
 
 
 def as_store(examples: Any) -> ExampleStore:

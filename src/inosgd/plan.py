@@ -19,7 +19,7 @@ from inosgd._arrays import ArrayValue, FloatArray, IntArray, frozen_floats
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.owners import OwnerTable
 from inosgd.plan_config import PlanConfig
-from inosgd.shown import rounded_up
+from inosgd.shown import BUDGET, SPENT, USED, rounded_up, spending_shown
 from inosgd.tabled import Tabled, TextTable
 
 PLAN_FORMAT = 3
@@ -159,13 +159,27 @@ class Plan(Tabled, ArrayValue):
         """What every owner allows, how it takes part in the first step, and what it spends."""
         table, terms = self.table, self.at(0)
         expected = terms.sampling_rates * table.sizes
-        columns = zip(table.names, table.epsilons, expected, terms.clipping_thresholds, self.spent, strict=True)
+        columns = zip(expected, terms.clipping_thresholds, table.epsilons, table.deltas, self.spent, strict=True)
         rows = (
-            (name, f"{epsilon:g}", f"{count:.4g}", f"{threshold:.4g}", rounded_up(spent, within=epsilon))
-            for name, epsilon, count, threshold, spent in columns
+            (name, f"{count:.4g}", f"{threshold:.4g}", shown.budget, shown.spent, shown.used)
+            for name, (count, threshold, *known) in zip(table.names, columns, strict=True)
+            for shown in (spending_shown(*known),)
         )
-        title = f"{self.variant} plan: {self.steps:,} steps, noise scale {terms.noise_scale:.4g}, by {self.accountant}"
-        return TextTable(title, ("owner", "epsilon", "a step", "threshold", "spends"), rows, len(table))
+        title = (
+            f"{self.variant} plan: {self.steps:,} steps ({self.epochs:.3g} epochs), noise scale "
+            f"{terms.noise_scale:.4g}, by {self.accountant}"
+        )
+        heads = ("owner", f"{table.units} in a step", "threshold", BUDGET, SPENT, USED)
+        return TextTable(title, heads, rows, len(table))
+
+    @property
+    def epochs(self) -> float:
+        """How often all units are expected to be drawn: the sum of expected batches over the number of units.
+
+        What a ``DataLoader`` calls an epoch, on average: under Poisson sampling no epoch has an end.
+        """
+        drawn = sum(phase.steps * float(phase.terms.sampling_rates @ self.table.sizes) for phase in self.phases)
+        return drawn / max(int(self.table.sizes.sum()), 1)
 
     @property
     def variant(self) -> str:

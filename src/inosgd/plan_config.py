@@ -30,6 +30,17 @@ KNOBS = "fairness."
 """How the keys of `Fairness` begin."""
 
 
+def steps_of_epochs(epochs: float, units: int, expected_batch_size: float) -> int:
+    """How many steps draw ``units`` units ``epochs`` times over on the mean, rounded up.
+
+    >>> steps_of_epochs(3, 1000, 64)
+    47
+    """
+    _validate.finite_positive(epochs=epochs, expected_batch_size=expected_batch_size)
+    _validate.whole(1, units=units)
+    return math.ceil(epochs * units / expected_batch_size)
+
+
 @dataclass(frozen=True)
 class Fairness:
     """The knobs of the variants that trade one owner's signal for another's.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from typing import NamedTuple
 
 from inosgd._decimals import decimals
 
@@ -16,6 +17,41 @@ EXACT = 17
 
 LEAST_WRITTEN_OUT, LARGEST_WRITTEN_OUT = Decimal("1e-4"), Decimal("1e6")
 """Smaller and larger numbers are shown as 1e-5 or 1e+7."""
+
+
+BUDGET, SPENT, LEFT, USED = "budget ε", "spent ε", "left ε", "used"
+"""Heads of columns, the same in every table; each can be read alone."""
+
+
+class Spending(NamedTuple):
+    """What an owner allows and has spent, as ledgers, plans, cards, reports and `inosgd watch` all show it."""
+
+    budget: str
+    delta: str
+    spent: str
+    left: str
+    used: str
+
+
+def spending_shown(epsilon: float, delta: float, spent: float, remaining: float | None = None) -> Spending:
+    """The texts of one owner's row, from the exact numbers.
+
+    Guarantee: what is shown as spent is at least ``spent``, and within the budget if that is; what is shown as left is
+    at most what is left; the share used is rounded up.
+
+    Args:
+        epsilon: The budget.
+        delta: Of the budget.
+        spent: The epsilon so far.
+        remaining: What is left, where it is not the difference.
+
+    >>> spending_shown(1.0, 1e-5, 0.99901)
+    Spending(budget='1', delta='1e-05', spent='0.9991', left='0.00099', used='100 %')
+    """
+    left = max(epsilon - spent, 0.0) if remaining is None else remaining
+    share = 0.0 if math.isinf(epsilon) else 100 * spent / epsilon
+    used = f"{rounded_up(share, 3, within=100.0)} %"
+    return Spending(f"{epsilon:g}", f"{delta:g}", rounded_up(spent, within=epsilon), rounded_down(left), used)
 
 
 def learning_rate_shown(rate: float, unit: str) -> str:

@@ -1,12 +1,14 @@
 """Tabled: values that look like tables, in a notebook's cell and where they are printed.
 
-Only public numbers are shown, rounded as everywhere (`inosgd.shown`). Of many owners the first ones are shown.
+Only public numbers are shown, rounded as everywhere (`inosgd.shown`). Of many owners the first ones are shown, and by
+`Tabled.show` as many as are asked for.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
 from itertools import islice
 
@@ -28,9 +30,10 @@ class TextTable:
     heads: Sequence[str]
     rows: Iterable[Sequence[str]]
     count: int
+    most: int = MOST_ROWS
 
     def __str__(self) -> str:
-        rows = [tuple(self.heads), *islice(self.rows, MOST_ROWS)]
+        rows = [tuple(self.heads), *islice(self.rows, self.most)]
         widths = [max(len(row[column]) for row in rows) for column in range(len(self.heads))]
         lines = [
             "  ".join(
@@ -46,13 +49,20 @@ class TextTable:
         heads = "".join(f"<th>{escape(head)}</th>" for head in self.heads)
         rows = "".join(
             "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in islice(self.rows, MOST_ROWS)
+            for row in islice(self.rows, self.most)
         )
         more = "".join(f"<p>{line}</p>" for line in self._more())
         return f"<p><b>{escape(self.title)}</b></p><table><tr>{heads}</tr>{rows}</table>{more}"
 
     def _more(self) -> list[str]:
-        return [f"... and {self.count - MOST_ROWS:,} more"] if self.count > MOST_ROWS else []
+        return [f"... and {self.count - self.most:,} more"] if self.count > self.most else []
+
+
+def in_notebook() -> bool:
+    """Whether this is a cell of a notebook, which shows HTML; IPython is there then, and is not needed otherwise."""
+    shell = sys.modules.get("IPython")
+    current = None if shell is None else shell.get_ipython()
+    return current is not None and hasattr(current, "kernel")
 
 
 class Tabled:
@@ -61,6 +71,20 @@ class Tabled:
     def tabled(self) -> TextTable:
         """What is shown."""
         raise NotImplementedError
+
+    def show(self, rows: int = MOST_ROWS) -> None:
+        """Show the table where this is called: as a table in a notebook's cell, else as text.
+
+        Args:
+            rows: At most so many owners.
+        """
+        table = replace(self.tabled(), most=rows)
+        if in_notebook():
+            from IPython.display import HTML, display
+
+            display(HTML(table.html()))  # type: ignore[no-untyped-call]
+        else:
+            print(table)
 
     def __repr__(self) -> str:
         return str(self.tabled())

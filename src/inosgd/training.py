@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from inosgd import _validate
 from inosgd._arrays import IntArray
@@ -147,9 +148,9 @@ class Under(NamedTuple):
 class TrainingState:
     """Everything about a training that changes while it runs.
 
-    ``also`` names whatever else has a ``state_dict`` and changes with the steps, such as a scheduler of learning rates:
-    checkpoints keep it too. A `RunningAverage` that is named ``average`` takes in every step. ``shares`` are the class
-    shares that were declared or counted.
+    ``also`` names whatever else has a ``state_dict`` and changes with the steps: checkpoints keep it too. A
+    `RunningAverage` that is named ``average`` takes in every step, and a scheduler of torch that is named ``schedule``
+    (`inosgd.schedules`) moves on with it. ``shares`` are the class shares that were declared or counted.
     """
 
     model: nn.Module
@@ -166,6 +167,12 @@ class TrainingState:
         """The average of the iterates, if one is kept."""
         found = self.also.get("average")
         return found if isinstance(found, RunningAverage) else None
+
+    @property
+    def schedule(self) -> LRScheduler | None:
+        """The schedule of learning rates, if there is one."""
+        found = self.also.get("schedule")
+        return found if isinstance(found, LRScheduler) else None
 
     @contextmanager
     def result(self) -> Iterator[nn.Module]:
@@ -275,6 +282,8 @@ def train_step(trainer: Trainer, state: TrainingState) -> StepDiagnostics:
     apply_update(state.model, state.optimizer, noisy / divisor)
     if state.average is not None:
         state.average.update(state.model)
+    if state.schedule is not None:
+        state.schedule.step()
     state.step += 1
     return StepDiagnostics(len(indices), int(measured.not_finite.sum()))
 

@@ -22,8 +22,9 @@ def test_paired_differences_are_a_paired_t_test():
 
 def test_p_values_where_a_test_has_nothing_to_say():
     assert paired_difference([0.4], [0.3]).p is None
-    assert paired_difference([0.4, 0.4], [0.4, 0.4]).p == 1.0
-    assert paired_difference([0.5, 0.5], [0.25, 0.25]).p == 0.0
+    assert paired_difference([0.4, 0.7], [0.3, 0.5]).p is None  # two seeds are too few
+    assert paired_difference([0.4] * 3, [0.4] * 3).p == 1.0
+    assert paired_difference([0.5] * 3, [0.25] * 3).p == 0.0
     with pytest.raises(InvalidArgumentError):
         paired_difference([0.4], [0.3, 0.2])
 

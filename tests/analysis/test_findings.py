@@ -55,7 +55,7 @@ def dealt(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def test_one_class_for_everything():
     found = list(one_answer(evaluation([0] * 100, [0] * 60 + [1] * 40), ("cat", "dog", "cow")))
     assert kinds(found) == [("one-answer", "the model")]
-    assert "predicts class cat for every held-out example, although only 60.0% of them" in found[0].text
+    assert "predicts class cat for every held-out example, although only 60.0 % of them" in found[0].text
     assert found[0].evidence == {"predicted_share": 1.0, "actual_share": 0.6}
 
 

@@ -71,7 +71,7 @@ def test_the_table_says_it_in_words(inosgd):
     for words in (
         "idp-sgd",
         "worst owner",
-        "ε spent",
+        "spent ε",
         "of all together",
         "for its worst owner",
     ):

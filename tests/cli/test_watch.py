@@ -45,7 +45,7 @@ def test_one_frame(inosgd, run):
     add(run, 8, {"strict": 1.25, "liberal": 0.75})
     outcome = inosgd("watch", "run", "--once")
     assert outcome.code == 0
-    for words in ("step 8 of 12", "training", "1.250 ↓", "0.750 ↑", "left", "accuracy 62.5 %", "ε spent"):
+    for words in ("step 8 of 12", "training", "1.250 ↓", "0.750 ↑", "left", "accuracy 62.5 %", "spent ε"):
         assert words in outcome.out
     spent = run.read_ledger().spent()
     shown = next(line for line in outcome.out.splitlines() if line.startswith("strict")).split()

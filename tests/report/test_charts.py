@@ -7,7 +7,7 @@ import pytest
 from inosgd.analysis.task import regression
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.report import write_figures
-from inosgd.report.charts import CHARTS, available, specification, with_data
+from inosgd.report.charts import CHARTS, available, reading_of, specification, with_data
 from inosgd.report.figures import draw, figure_files, without_hovering
 from inosgd.report.marks import MOST_BARS, MOST_PANELS, evenly
 from inosgd.report.tables import all_tables
@@ -56,14 +56,22 @@ def test_scores_below_zero_are_drawn_where_they_are(owners):
     for entry in available(tables):
         spec = specification(entry, material, tables, validate=True)
         assert "NaN" not in draw(with_data(spec, entry, tables), "svg").decode()
-        if entry.name in ("score", "progress", "owners"):
+        if entry.name in ("score", "progress"):
             assert "max(-1, datum." in str(spec)
+    lowest = min(low for low in tables["ends"]["low"] if low is not None)
+    axis = str(specification(available(tables)[0], material, tables))
+    assert lowest < 0
+    assert f"'domain': [{lowest:g}" in axis
     assert "classes" not in tables
 
 
 def test_every_chart_says_how_to_read_it():
     for entry in CHARTS:
-        assert entry.reading.endswith((".", "!")), entry.name
+        for seeds in (1, 2, 3):
+            read = reading_of(entry, material_of(seeds=seeds))
+            assert read.endswith("."), entry.name
+            assert "{" not in read
+            assert ("standard deviation over" in read) <= (seeds >= 3)
     assert len({entry.name for entry in CHARTS}) == len(CHARTS)
 
 

@@ -14,7 +14,7 @@ import pytest
 from inosgd.analysis.findings import Finding
 from inosgd.analysis.task import multi_label, regression
 from inosgd.report import read_runs, write_report
-from inosgd.report.charts import CHARTS
+from inosgd.report.charts import CHARTS, reading_of
 from inosgd.report.page import page, safe_json
 from inosgd.report.sections import first_screen, numbers
 from inosgd.report.tables import all_tables
@@ -71,7 +71,7 @@ def test_it_says_what_is_promised_and_what_is_not(text):
 
 def test_every_chart_is_explained(text):
     for entry in CHARTS:
-        assert html.escape(entry.reading) in text
+        assert html.escape(reading_of(entry, material_of())) in text
 
 
 def test_it_is_about_the_study_and_not_about_the_paper(text):

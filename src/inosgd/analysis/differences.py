@@ -11,12 +11,15 @@ from scipy import stats
 from inosgd import _validate
 from inosgd.analysis.summary import mean_sd
 
+FEWEST_PAIRS = 3
+"""Of fewer seeds neither a p-value nor a standard deviation is shown: they would say more than there is."""
+
 
 @dataclass(frozen=True)
 class Difference:
     """A mean of paired differences, its standard deviation, and the two-sided p-value of a paired t-test.
 
-    ``p`` is None where a test has nothing to say: fewer than two seeds.
+    ``p`` is None where a test has nothing to say: fewer than three seeds.
     """
 
     mean: float
@@ -56,7 +59,7 @@ def paired_difference(ours: Sequence[float], theirs: Sequence[float]) -> Differe
 
 
 def _p_value(differences: np.typing.NDArray[np.float64]) -> float | None:
-    if len(differences) < 2:
+    if len(differences) < FEWEST_PAIRS:
         return None
     if np.ptp(differences) <= 1e-12:  # equal up to rounding: no scatter to test against
         return 1.0 if abs(differences[0]) <= 1e-12 else 0.0

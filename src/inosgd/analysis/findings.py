@@ -17,6 +17,7 @@ from scipy import stats
 from inosgd._arrays import FloatArray, IntArray
 from inosgd.analysis.evaluation import Evaluation
 from inosgd.analysis.guessing import Guessing, class_guessing
+from inosgd.analysis.score import percent
 from inosgd.plan import Plan, Terms
 
 ONE_ANSWER = 0.98
@@ -111,7 +112,7 @@ def one_answer(final: Evaluation, classes: Sequence[str] = ()) -> Iterator[Findi
     if spread is not None and spread < NO_SPREAD:
         text = (
             "The model predicts nearly the same value for all examples: its predictions vary "
-            f"{spread:.1%} as much as the targets."
+            f"{percent(spread)} as much as the targets."
         )
         yield Finding("one-answer", THE_MODEL, text, {"prediction_spread": spread})
     if not final.predicted or not final.examples:
@@ -121,8 +122,8 @@ def one_answer(final: Evaluation, classes: Sequence[str] = ()) -> Iterator[Findi
     passed_over = final.examples - final.predicted[most] <= PASSED_OVER * others
     if share >= ONE_ANSWER and passed_over and others >= max(OTHERS * final.examples, FEWEST_OTHERS):
         name, actual = _class_name(classes, most), final.members[most] / final.examples
-        every = "every held-out example" if share == 1 else f"{share:.1%} of held-out examples"
-        text = f"The model predicts class {name} for {every}, although only {actual:.1%} of them belong to it."
+        every = "every held-out example" if share == 1 else f"{percent(share)} of held-out examples"
+        text = f"The model predicts class {name} for {every}, although only {percent(actual)} of them belong to it."
         yield Finding("one-answer", THE_MODEL, text, {"predicted_share": share, "actual_share": actual})
 
 
@@ -235,7 +236,7 @@ def _learnt_nothing(curve: Sequence[Evaluation]) -> bool:
 
 def _no_better(about: str, subject: str, found: Guessing, examples: int) -> Finding:
     values = (found.reached, found.level)
-    reached, level = (f"{value:.1%}" if "accuracy" in found.measure else f"{value:.2f}" for value in values)
+    reached, level = (percent(value) if "accuracy" in found.measure else f"{value:.2f}" for value in values)
     text = (
         f"{subject} is no better than guessing: {found.measure} {reached} on {examples} held-out examples, where "
         f"guessing gives {level}."

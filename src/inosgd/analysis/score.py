@@ -25,6 +25,15 @@ is not cut off.
 """
 
 
+def percent(share: float, digits: int = 1) -> str:
+    """A share in percent, as everywhere.
+
+    >>> percent(0.4185), percent(0.124, 0)
+    ('41.9 %', '12 %')
+    """
+    return f"{100 * share:.{digits}f} %"
+
+
 @dataclass(frozen=True)
 class Score:
     """One row: what a score is called, how it is shown, and how it is computed.
@@ -57,11 +66,19 @@ class Score:
         >>> SCORES["accuracy"].shown(0.8312), SCORES["R²"].shown(-0.25)
         ('83.1 %', '-0.250')
         """
-        return f"{100 * value:.1f} %" if self.is_share else format(value, self.form)
+        return percent(value) if self.is_share else format(value, self.form)
 
     def shown_spread(self, sd: float) -> str:
         """A standard deviation behind a value, without the sign for percent."""
         return f"± {100 * sd:.1f}" if self.is_share else f"± {format(sd, self.form)}"
+
+    def shown_range(self, low: float, high: float) -> str:
+        """The two ends of an interval behind a value, without the sign for percent.
+
+        >>> SCORES["accuracy"].shown_range(0.78, 0.873)
+        '78.0 to 87.3'
+        """
+        return " to ".join(self.shown(each).removesuffix(" %") for each in (low, high))
 
     def change(self, difference: float) -> str:
         """A difference of two values.

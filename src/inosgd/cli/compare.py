@@ -12,10 +12,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from inosgd import _validate
+from inosgd.analysis.answers import Answer
+from inosgd.analysis.differences import FEWEST_PAIRS
 from inosgd.analysis.score import score_named
 from inosgd.cli.console import compact, messages, plain_table, progress_bar, results, rounded_up
 from inosgd.cli.options import ReportOptions, with_groups
 from inosgd.cli.report import report_at_end
+from inosgd.cli.reports import print_answers
 from inosgd.cli.studies import StudyArgument, StudyOptions
 from inosgd.cli.words import words
 from inosgd.cli.workers import WorkerOptions
@@ -30,7 +33,7 @@ from inosgd.parallel.workers import Workers
 from inosgd.plan_config import VARIANTS
 from inosgd.report.measuring import measure_and_keep
 from inosgd.report.reading import read_run
-from inosgd.shown import learning_rate_shown
+from inosgd.shown import BUDGET, SPENT, learning_rate_shown
 from inosgd.study.account import note_look
 from inosgd.study.study import Study
 
@@ -134,7 +137,9 @@ def comparison_report(
         "verdict": material.verdict,
         "not_for_publication": NOT_FOR_PUBLICATION,
         "unaccounted": list(material.unaccounted),
+        "answers": [answer.to_json() for answer in material.answers],
         "findings": [finding.to_json() for finding in material.findings],
+        "suggestions": [each.to_json() for each in material.suggestions],
         "summary": views.summarize(rows),
         "group": {label: group_epsilons(found[0], store.common) for label, found in rows.items() if found},
         "differences": views.differences(rows),
@@ -155,12 +160,14 @@ def show(found: Mapping[str, Any], *, as_json: bool) -> None:
     shown, plan = results(), found["config"]["plan"]
     shown.print(f"[bold]{escape(found['study'])}: {escape(found['description'])}[/]")
     asked = f"{found['question']}; " if found["question"] else ""
+    shown.print(escape(found["verdict"]))
+    print_answers([Answer.from_json(each) for each in found["answers"]])
     for finding in found["findings"]:
         shown.print(f"[bold yellow]{escape(finding['text'])}[/]")
     rate = learning_rate_shown(found["config"]["learning_rate"], found["config"]["learning_rate_unit"])
     shown.print(
-        f"{asked}{plan['steps']} steps, learning rate {rate}, {len(found['seeds'])} paired seeds, accountant "
-        f"{plan['accountant']}; {found['scored_by']} on held-out examples, mean ± standard deviation\n"
+        f"{asked}{plan['steps']} steps, learning rate {rate}, {_seeds(found)}, accountant "
+        f"{plan['accountant']}; {found['scored_by']} on held-out examples{_beside(found)}\n"
     )
     shown.print(_method_table(found))
     for line in _last_iterate_lines(found):
@@ -174,31 +181,33 @@ def show(found: Mapping[str, Any], *, as_json: bool) -> None:
         shown.print(line)
     for line in found["unaccounted"]:
         shown.print(f"\n[yellow]{escape(line)}[/]")
-    shown.print(f"\n{escape(found['verdict'])}")
-    shown.print(f"Results: {escape(found['folder'])}", soft_wrap=True)
+    shown.print(f"\nResults: {escape(found['folder'])}", soft_wrap=True)
     if found["report"] is not None:
         shown.print(f"Report: {escape(found['report'])}", soft_wrap=True)
 
 
 def _method_table(found: Mapping[str, Any]) -> Table:
     columns = {"overall": "overall", "worst": "worst owner", "most_private": "strictest"}
-    table = plain_table("method", "plan", right=(*columns.values(), "p (worst)"))
+    tested = len(found["seeds"]) >= FEWEST_PAIRS
+    table = plain_table(
+        "method", "plan", right=(*columns.values(), *([f"p (worst, against {views.BASELINE})"] if tested else []))
+    )
     for label, row in found["summary"].items():
         difference = found["differences"].get(f"{label} - {views.BASELINE}", {}).get("end", {})
         cells = [_scored(found, row[measure]) for measure in columns]
-        table.add_row(escape(label), row["variant"], *cells, _p(difference.get("worst")))
+        table.add_row(escape(label), row["variant"], *cells, *([_p(difference.get("worst"))] if tested else []))
     return table
 
 
 def _owner_table(found: Mapping[str, Any]) -> Table:
     sizes = ("10", "all")
-    table = plain_table("method", "owner", right=(found["scored_by"], "loss", "ε spent", "of", *sizes))
+    table = plain_table("method", "owner", right=(found["scored_by"], "loss", SPENT, BUDGET, "ε of 10", "ε of all"))
     for label, row in found["summary"].items():
         groups = found["group"][label]
         for index, (name, owner) in enumerate(row["owners"].items()):
-            spent = "" if owner["spent"] is None else rounded_up(owner["spent"], 3)
+            spent = "" if owner["spent"] is None else rounded_up(owner["spent"], within=owner["epsilon"])
             together = [compact(groups[name][size]) if size in groups.get(name, {}) else "" for size in sizes]
-            cells = [_scored(found, owner), _number(owner["loss"]), spent, f"{owner['epsilon']:g}", *together]
+            cells = [_scored(found, owner), _number(found, owner["loss"]), spent, f"{owner['epsilon']:g}", *together]
             table.add_row("" if index else escape(label), escape(name), *cells)
     return table
 
@@ -224,13 +233,25 @@ def _condition_lines(conditions: Mapping[str, Any]) -> list[str]:
     return ["", *lines] if lines else []
 
 
+def _seeds(found: Mapping[str, Any]) -> str:
+    return "1 seed" if len(found["seeds"]) == 1 else f"{len(found['seeds'])} paired seeds"
+
+
+def _beside(found: Mapping[str, Any]) -> str:
+    """What stands behind a mean: nothing where seeds are too few for a standard deviation."""
+    if len(found["seeds"]) >= FEWEST_PAIRS:
+        return ", mean ± standard deviation"
+    return f"; fewer than {FEWEST_PAIRS} seeds say nothing about how much seeds differ"
+
+
 def _scored(found: Mapping[str, Any], value: Mapping[str, float]) -> str:
     score = score_named(found["scored_by"])
-    return f"{score.shown(value['mean'])} {score.shown_spread(value['sd'])}"
+    spread = f" {score.shown_spread(value['sd'])}" if len(found["seeds"]) >= FEWEST_PAIRS else ""
+    return f"{score.shown(value['mean'])}{spread}"
 
 
-def _number(value: Mapping[str, float]) -> str:
-    return f"{value['mean']:.2f} ± {value['sd']:.2f}"
+def _number(found: Mapping[str, Any], value: Mapping[str, float]) -> str:
+    return f"{value['mean']:.2f}" + (f" ± {value['sd']:.2f}" if len(found["seeds"]) >= FEWEST_PAIRS else "")
 
 
 def _p(difference: Mapping[str, Any] | None) -> str:

@@ -16,7 +16,7 @@ from inosgd.ledger.ledger import Ledger
 from inosgd.owners import plural
 from inosgd.runs.folder import RunFolder
 from inosgd.runs.verification import verify_run
-from inosgd.shown import rounded_down, rounded_up
+from inosgd.shown import BUDGET, LEFT, SPENT, USED, rounded_up, spending_shown
 
 
 def ledger_command(
@@ -114,16 +114,11 @@ def _show(described: dict[str, Any], as_json: bool) -> None:
 
 def _table(owners: dict[str, dict[str, Any]], unit: str) -> Table:
     referred = any("reference" in owner for owner in owners.values())
-    headings = (plural(unit), "ε", "δ", "spent", "left", *(["dp-accounting"] if referred else []))
+    headings = (plural(unit), BUDGET, "δ", SPENT, LEFT, USED, *(["by dp-accounting"] if referred else []))
     table = plain_table("owner", right=headings)
     for name, owner in owners.items():
-        cells = [
-            str(owner["examples"]),
-            f"{owner['epsilon']:g}",
-            f"{owner['delta']:g}",
-            rounded_up(owner["spent"], within=owner["epsilon"]),
-            rounded_down(owner["remaining"]),
-        ]
+        known = (owner[key] for key in ("epsilon", "delta", "spent", "remaining"))
+        cells = [str(owner["examples"]), *spending_shown(*known)]
         if referred:
             cells.append(rounded_up(owner["reference"], within=owner["epsilon"]) if "reference" in owner else "-")
         table.add_row(escape(name), *cells)

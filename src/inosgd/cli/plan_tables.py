@@ -10,7 +10,7 @@ from rich.table import Table
 from inosgd.accounting.profile import RiskProfile
 from inosgd.cli.console import compact, plain_table
 from inosgd.owners import plural
-from inosgd.shown import rounded_up
+from inosgd.shown import BUDGET, SPENT, rounded_up, spending_shown
 
 AUTO_PLAN = (
     "This is the plan of `auto` where no class shares are declared: liberal owners add to what is learnt and do not "
@@ -97,7 +97,7 @@ def curve_tables(curves: dict[str, Any]) -> list[Table | str]:
 
 
 def _plan_table(described: dict[str, Any]) -> Table:
-    headings = (plural(described["unit"]), "rate", "threshold", "a step", "signal", "ε", "spent", "of 10")
+    headings = (plural(described["unit"]), "rate", "threshold", "in a step", "signal", BUDGET, SPENT, "ε of 10")
     table = plain_table("owner", right=headings)
     for owner in described["owners"]:
         table.add_row(
@@ -107,11 +107,15 @@ def _plan_table(described: dict[str, Any]) -> Table:
             f"{owner['clipping_threshold']:.4g}",
             f"{owner['expected_records']:.4g}",
             f"{owner['signal']:.3g}",
-            f"{owner['epsilon']:g}",
-            rounded_up(owner["spent"], within=owner["epsilon"]),
+            *_budget_and_spent(owner),
             compact(owner["group"]["10"]) if "10" in owner["group"] else "-",
         )
     return table
+
+
+def _budget_and_spent(owner: dict[str, Any]) -> tuple[str, str]:
+    shown = spending_shown(owner["epsilon"], owner["delta"], owner["spent"])
+    return shown.budget, shown.spent
 
 
 def _profile_table(owners: list[dict[str, Any]]) -> Table:

@@ -12,11 +12,13 @@ from rich.markup import escape
 from rich.status import Status
 from rich.table import Table
 
+from inosgd.analysis.answers import Answer, untold
 from inosgd.cli.console import plain_table, results
 from inosgd.runs.folder import RunFolder
-from inosgd.shown import rounded_up
+from inosgd.shown import BUDGET, SPENT, spending_shown
 from inosgd.study.running import Outcome, Prepared
 from inosgd.study.sources import Progress, unused_columns
+from inosgd.study.yardstick import NOT_PRIVATE
 from inosgd.units import shared_units
 
 FILES_BETWEEN_SIGNS = 100
@@ -38,17 +40,25 @@ def reading_shown_by(status: Status) -> Progress:
 
 
 def show_outcome(
-    run: RunFolder, prepared: Prepared, outcome: Outcome, page: Path | None, *, as_json: bool = False
+    run: RunFolder,
+    prepared: Prepared,
+    outcome: Outcome,
+    page: Path | None,
+    *,
+    as_json: bool = False,
+    yardstick: float | None = None,
 ) -> None:
     """Tell what came of a training, and where its report is."""
     if as_json:
-        found = training_report(run, prepared, outcome)
+        found = training_report(run, prepared, outcome, yardstick)
         typer.echo(json.dumps({**found, "report": None if page is None else str(page)}))
         return
-    print_report(run, prepared, outcome, page)
+    print_report(run, prepared, outcome, page, yardstick)
 
 
-def training_report(run: RunFolder, prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
+def training_report(
+    run: RunFolder, prepared: Prepared, outcome: Outcome, yardstick: float | None = None
+) -> dict[str, Any]:
     """Plain values: what every owner allows, has spent and got, and where everything is."""
     evaluation = outcome.evaluation
     scores = {} if evaluation is None else {name: each.score for name, each in evaluation.owners.items()}
@@ -73,7 +83,10 @@ def training_report(run: RunFolder, prepared: Prepared, outcome: Outcome) -> dic
         "unused_columns": _unused(prepared),
         "randomness": "secure" if prepared.seed is None else "seeded",
         "warnings": prepared.warnings,
+        "answers": [answer.to_json() for answer in outcome.answers(yardstick)],
         "findings": [finding.to_json() for finding in outcome.findings],
+        "suggestions": [each.to_json() for each in outcome.suggested(yardstick)],
+        "yardstick_not_private": yardstick,
     }
 
 
@@ -82,11 +95,23 @@ def _unused(prepared: Prepared) -> list[str]:
     return [] if file is None else unused_columns(file)
 
 
-def print_report(run: RunFolder, prepared: Prepared, outcome: Outcome, page: Path | None = None) -> None:
-    """The same for people, findings first."""
+def print_answers(answered: Sequence[Answer]) -> None:
+    """What is asked first, a line for each; in yellow what is not as it should be."""
+    for each in answered:
+        colour = "bold yellow" if each.good is False else "bold"
+        results().print(f"[{colour}]{escape(each.question)}[/] {escape(each.text)}")
+
+
+def print_report(
+    run: RunFolder, prepared: Prepared, outcome: Outcome, page: Path | None = None, yardstick: float | None = None
+) -> None:
+    """The same for people, answers and findings first."""
     shown, evaluation, unit = results(), outcome.evaluation, outcome.table.unit
-    for finding in outcome.findings:
+    print_answers(outcome.answers(yardstick))
+    for finding in untold(outcome.findings, outcome.suggested(yardstick)):
         shown.print(f"[bold yellow]{escape(finding.text)}[/]")
+    if yardstick is not None:
+        shown.print(f"[bold yellow]{escape(NOT_PRIVATE)}[/]")
     shown.print(f"\n[bold]Results by owner[/] after {outcome.steps} steps\n")
     shown.print(_owner_table(outcome))
     hidden = len(outcome.table) - MOST_OWNERS
@@ -125,20 +150,18 @@ def print_report(run: RunFolder, prepared: Prepared, outcome: Outcome, page: Pat
 def _owner_table(outcome: Outcome) -> Table:
     evaluation = outcome.evaluation
     score = "score" if evaluation is None else evaluation.scored_by
-    table = plain_table("owner", right=(outcome.table.units, "ε", "δ", "spent", score))
+    table = plain_table("owner", right=(outcome.table.units, BUDGET, "δ", SPENT, score, "held out"))
     rows = sorted(range(len(outcome.table)), key=lambda row: int(outcome.table.privacy_ranks[row]))
     chosen = range(len(outcome.table)) if len(outcome.table) <= MOST_OWNERS else rows[:MOST_OWNERS]
     for row in chosen:
         name, budget = outcome.table.names[row], outcome.table.budget(row)
         quality = None if evaluation is None else evaluation.owners.get(name)
-        table.add_row(
-            escape(name),
-            str(outcome.table.sizes[row]),
-            f"{budget.epsilon:g}",
-            f"{budget.delta:g}",
-            rounded_up(outcome.spent[row], within=budget.epsilon),
-            "-" if evaluation is None or quality is None else evaluation.scoring.shown(quality.score),
-        )
+        shown = spending_shown(budget.epsilon, budget.delta, float(outcome.spent[row]))
+        judged = ("-", "-")
+        if evaluation is not None and quality is not None:
+            judged = (evaluation.scoring.shown(quality.score), f"{quality.examples:,}")
+        sizes = str(outcome.table.sizes[row])
+        table.add_row(escape(name), sizes, shown.budget, shown.delta, shown.spent, *judged)
     return table
 
 

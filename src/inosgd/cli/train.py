@@ -27,6 +27,7 @@ from inosgd.method import AUTO
 from inosgd.runs.folder import RunFolder
 from inosgd.study.auto import in_words
 from inosgd.study.running import Prepared, begin_training, create_run, finish, follow, prepare
+from inosgd.study.yardstick import keep_yardstick, train_yardstick
 
 CHECKPOINTS = 10
 """How many checkpoints a run has unless told otherwise."""
@@ -37,6 +38,13 @@ def train_command(
     study: StudyArgument,
     every: Annotated[int | None, typer.Option(help="Steps between checkpoints; by default a tenth of all.")] = None,
     seed: Annotated[int | None, typer.Option(help="Repeatable, and therefore not private: for trying out.")] = None,
+    yardstick_not_private: Annotated[
+        bool,
+        typer.Option(
+            "--yardstick-not-private",
+            help="Also train the model without noise, to compare with. NOT private: for the holder of the data alone.",
+        ),
+    ] = False,
     *,
     options: MethodOptions,
     output: ReportOptions,
@@ -55,6 +63,10 @@ def train_command(
         with peers.together():
             final = _run_path(output.out, study)
             prepared = _prepared(study, options, seed, peers)
+        if yardstick_not_private and prepared.data.held_out is None:
+            raise InvalidArgumentError(
+                "--yardstick-not-private: no example is held out to compare by; set data.held_out.fraction"
+            )
         with peers.together():
             run = held.enter_context(_new_run(final, prepared)) if peers.first else None
         if run is None:
@@ -68,8 +80,17 @@ def train_command(
             with steps_shown(0, steps, hidden=output.as_json) as shown:
                 interval = every or math.ceil(steps / CHECKPOINTS)
                 outcome = finish(locked, prepared, state, every=interval, after_step=shown)
+    reached = _yardstick(run, prepared) if yardstick_not_private else None
     page = report_at_end(run.path) if output.report else None
-    show_outcome(run, prepared, outcome, page, as_json=output.as_json)
+    show_outcome(run, prepared, outcome, page, as_json=output.as_json, yardstick=reached)
+
+
+def _yardstick(run: RunFolder, prepared: Prepared) -> float:
+    """The score of the same model without privacy, kept beside the run."""
+    with messages().status("training the yardstick, which is not private"):
+        found = train_yardstick(prepared)
+    keep_yardstick(run.path, found)
+    return found.overall
 
 
 @contextmanager

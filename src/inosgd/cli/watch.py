@@ -24,7 +24,7 @@ from inosgd.analysis.score import score_named
 from inosgd.cli.console import plain_table, results
 from inosgd.ledger.ledger import Ledger
 from inosgd.runs.folder import RunFolder
-from inosgd.shown import rounded_up
+from inosgd.shown import BUDGET, SPENT, USED, spending_shown
 
 MOST_OWNERS = 20
 REST = 10
@@ -156,17 +156,11 @@ def _about(seen: Seen) -> list[Text]:
 
 
 def _table(seen: Seen, rows: list[int]) -> Table:
-    table = plain_table("owner", right=("held-out loss", "score", "ε spent", "of", "used"))
+    table = plain_table("owner", right=("held-out loss", "score", SPENT, BUDGET, USED))
     for row in rows:
         name, budget = seen.ledger.table.names[row], seen.ledger.table.budget(row)
-        spent = float(seen.spent[row])
-        table.add_row(
-            escape(name),
-            *_quality(seen, name),
-            rounded_up(spent, 3, within=budget.epsilon),
-            f"{budget.epsilon:g}",
-            f"{rounded_up(100 * spent / budget.epsilon, 3, within=100.0)} %",
-        )
+        shown = spending_shown(budget.epsilon, budget.delta, float(seen.spent[row]))
+        table.add_row(escape(name), *_quality(seen, name), shown.spent, shown.budget, shown.used)
     return table
 
 

@@ -15,6 +15,7 @@ from inosgd.randomness import SeededSource
 from inosgd.study.building import build
 from inosgd.study.config import plan_once
 from inosgd.study.judging import judge_result
+from inosgd.study.norms import judge_end
 from inosgd.study.shares import settled
 from inosgd.study.study import Study, StudyData, for_validation, split_of
 from inosgd.training import Callback, Trainer, TrainingState, every, fit
@@ -46,7 +47,8 @@ def train_once(study: Study, data: StudyData, entrant: Entrant, seed: int, watch
     curve: list[Evaluation] = []
 
     def record(now: TrainingState) -> None:
-        curve.append(judge_result(data, now, measure=now.step == plan.steps))
+        at_end = now.step == plan.steps
+        curve.append(judge_end(built.trainer, data, now) if at_end else judge_result(data, now))
 
     watching = [] if watch is None else [watch(built.trainer)]
     start = time.process_time()  # of this process, which has one thread: others on the machine do not count

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from inosgd.analysis.differences import paired_difference, regression
+from inosgd.analysis.differences import Difference, paired_difference, regression
 from inosgd.analysis.evaluation import Evaluation
 from inosgd.analysis.summary import mean_sd
 from inosgd.compare.results import Result
@@ -95,6 +95,15 @@ def differences(rows: Rows, baseline: str = BASELINE) -> dict[str, Any]:
         return {}
     others = {label: results for label, results in rows.items() if label != baseline and results}
     return {f"{label} - {baseline}": _difference(results, rows[baseline]) for label, results in others.items()}
+
+
+def paired(ours: Sequence[Result], theirs: Sequence[Result], measure: str) -> Difference | None:
+    """``ours`` minus ``theirs`` in a measure of the last evaluation, with the same seeds; None if they share none."""
+    partner = {result.seed: result.final for result in theirs}
+    pairs = [(result.final, partner[result.seed]) for result in ours if result.seed in partner]
+    if not pairs:
+        return None
+    return paired_difference(*([getattr(each, measure) for each in side] for side in zip(*pairs, strict=True)))
 
 
 def _difference(ours: Sequence[Result], theirs: Sequence[Result]) -> dict[str, Any]:

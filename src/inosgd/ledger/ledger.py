@@ -21,7 +21,7 @@ from inosgd.ledger.history import LEDGER_FORMAT, History, KnownCheckpoint, check
 from inosgd.ledger.records import Chain, Position, RecordFile, check_position, read_chain
 from inosgd.owners import OwnerTable
 from inosgd.plan import Phase, Plan, Terms, check_count
-from inosgd.shown import rounded_down, rounded_up
+from inosgd.shown import BUDGET, LEFT, SPENT, USED, rounded_up, spending_shown
 from inosgd.tabled import Tabled, TextTable
 
 _OF_STEPS = ("terms", "step")
@@ -196,13 +196,14 @@ class Ledger(Tabled):
     def tabled(self) -> TextTable:
         """What every owner allows, has spent and has left."""
         table = self.table
-        columns = zip(table.names, table.epsilons, self.spent(), self.remaining(), strict=True)
+        columns = zip(table.epsilons, table.deltas, self.spent(), self.remaining(), strict=True)
         rows = (
-            (name, f"{epsilon:g}", rounded_up(spent, within=epsilon), rounded_down(left))
-            for name, epsilon, spent, left in columns
+            (name, shown.budget, shown.spent, shown.left, shown.used)
+            for name, known in zip(table.names, columns, strict=True)
+            for shown in (spending_shown(*known),)
         )
         title = f"ledger: {self.steps:,} steps, by {self.accountant}"
-        return TextTable(title, ("owner", "epsilon", "spent", "left"), rows, len(table))
+        return TextTable(title, ("owner", BUDGET, SPENT, LEFT, USED), rows, len(table))
 
     def remaining(self) -> FloatArray:
         """Each owner's epsilon less what it has spent.

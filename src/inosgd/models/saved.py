@@ -23,12 +23,15 @@ from safetensors import torch as safetensors
 from torch import nn
 
 from inosgd import _validate
+from inosgd.analysis.answers import untold
+from inosgd.analysis.findings import Finding
 from inosgd.analysis.score import score_named
+from inosgd.analysis.suggestions import Suggestion
 from inosgd.errors import InvalidArgumentError
 from inosgd.files import sha256, write_private
 from inosgd.models.recurrent import SequenceClassifier
 from inosgd.owners import EXAMPLE
-from inosgd.shown import rounded_up
+from inosgd.shown import BUDGET, SPENT, spending_shown
 
 MODEL_FORMAT = 2
 """Raised when a key changes its meaning; readers refuse formats they do not know and ignore keys they do not know."""
@@ -147,7 +150,8 @@ def model_card(fields: Mapping[str, Any]) -> str:
         f"# {fields['title']}",
         f"{_PURPOSE[kind].format(count=len(names), s='s' * (len(names) > 1))} ({_listed(names)}), trained by inosgd "
         f"{fields['inosgd']} with individual privacy budgets.",
-        *findings_in_words(fields.get("findings", ())),
+        *answers_in_words(fields.get("answers", ())),
+        *findings_in_words(_untold(fields)),
         "## Privacy",
         _privacy_table(privacy),
         privacy["guarantee"],
@@ -185,11 +189,25 @@ _SCALED = (
 )
 
 
+def answers_in_words(answers: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What is asked first, as parts of a card; none if nothing was answered."""
+    if not answers:
+        return []
+    return ["## At a glance", "\n".join(f"- **{each['question']}** {_cell(each['text'])}" for each in answers)]
+
+
 def findings_in_words(findings: Sequence[Mapping[str, Any]]) -> list[str]:
     """What to know before using the model, as parts of its card; none if there is nothing."""
     if not findings:
         return []
     return ["## Before you use it", "\n".join(f"- {_cell(finding['text'])}" for finding in findings)]
+
+
+def _untold(fields: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The findings that no answer of the card has told."""
+    found = [Finding.from_json(each) for each in fields.get("findings", ())]
+    suggested = [Suggestion.from_json(each) for each in fields.get("suggestions", ())]
+    return [each.to_json() for each in (untold(found, suggested) if fields.get("answers") else found)]
 
 
 def inputs_in_words(inputs: Mapping[str, Any] | None) -> str:
@@ -314,11 +332,10 @@ def _owners(privacy: Mapping[str, Any]) -> str:
 
 
 def _owner_table(owners: Mapping[str, Mapping[str, float]]) -> str:
-    rows = ["| owner | epsilon | delta | spent |", "| --- | --- | --- | --- |"]
-    rows += [
-        f"| {_cell(name)} | {owner['epsilon']:g} | {owner['delta']:g} | {rounded_up(owner['spent'], 6)} |"
-        for name, owner in owners.items()
-    ]
+    rows = [f"| owner | {BUDGET} | δ | {SPENT} |", "| --- | --- | --- | --- |"]
+    for name, owner in owners.items():
+        shown = spending_shown(owner["epsilon"], owner["delta"], owner["spent"])
+        rows.append(f"| {_cell(name)} | {shown.budget} | {shown.delta} | {shown.spent} |")
     return "\n".join(rows)
 
 

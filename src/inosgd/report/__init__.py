@@ -6,8 +6,9 @@ The charts are Altair specifications and the same everywhere; what a page does b
 methods off and to follow light, dark and narrow screens.
 """
 
+from inosgd.report.cells import Cell, cell
 from inosgd.report.material import Material, MethodRow, OwnerFacts
 from inosgd.report.reading import read_runs
 from inosgd.report.writing import write_figures, write_report
 
-__all__ = ["Material", "MethodRow", "OwnerFacts", "read_runs", "write_figures", "write_report"]
+__all__ = ["Cell", "Material", "MethodRow", "OwnerFacts", "cell", "read_runs", "write_figures", "write_report"]

@@ -6,12 +6,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from inosgd.analysis.differences import FEWEST_PAIRS
+from inosgd.analysis.intervals import FEW
 from inosgd.report.charts_outcome import change_chart, ends_chart, pareto_chart, spending_chart
 from inosgd.report.charts_theory import condition_chart, roc_chart, terms_chart, weights_chart
 from inosgd.report.charts_training import classes_chart, loss_chart, progress_chart, score_chart
 from inosgd.report.marks import Chart, panel_owners
 from inosgd.report.material import Material
-from inosgd.report.tables import Table, rows_of
+from inosgd.report.tables import Table, has_few, rows_of
 
 Tables = Mapping[str, Table]
 
@@ -40,7 +42,7 @@ class ChartEntry:
     Attributes:
         name: What its figure files are called.
         title: What it shows; ``{score}`` stands for the name of the score.
-        reading: One sentence on how to read it.
+        reading: How to read it; ``{spread}`` and ``{bands}`` stand for what lines beside marks and bands are.
         table: The table without which it is left out.
         build: From the material and its tables to an Altair chart.
         panels: Given for small multiples.
@@ -60,8 +62,8 @@ CHARTS = (
     ChartEntry(
         "owners",
         "Results by owner",
-        "Each mark is an owner's score by one method on held-out examples of its kind, with one standard deviation "
-        "over seeds; further right, or higher, is better, and marks close together are balance.",
+        "Each mark is an owner's score by one method on held-out examples of its kind, with {spread}; further right, "
+        "or higher, is better, and marks close together are balance. Marks whose lines overlap are not told apart.",
         "ends",
         ends_chart,
     ),
@@ -69,7 +71,7 @@ CHARTS = (
         "score",
         "Each owner while training: {score}",
         "One panel per owner, the strictest first: a line that climbs late or stays below shows an owner whose data "
-        "are learnt later or less; bands are one standard deviation over seeds.",
+        "are learnt later or less.{bands}",
         "curves",
         score_chart,
         Panels(5, 140, by_owner=True),
@@ -77,8 +79,8 @@ CHARTS = (
     ChartEntry(
         "loss",
         "Loss of each owner while training",
-        "The same panels for the mean held-out loss: a line that rises before it falls is the minority initial drop, "
-        "and a line that is still falling at the end would have used a larger budget.",
+        "The same panels for the mean held-out loss: a line that rises before it falls is an owner whose data others "
+        "drown out at first, and a line that is still falling at the end would have used a larger budget.",
         "curves",
         loss_chart,
         Panels(5, 140, by_owner=True),
@@ -164,6 +166,27 @@ CHARTS = (
         Panels(3, 210),
     ),
 )
+
+
+def reading_of(entry: ChartEntry, material: Material) -> str:
+    """How to read a chart of ``material``."""
+    enough = material.seeds >= FEWEST_PAIRS
+    spread = (
+        f"one standard deviation over {material.seeds} seeds"
+        if enough
+        else (
+            "its confidence interval (level 0.95) by the number of held-out examples"
+            + (" of the first seed" if material.seeds > 1 else "")
+        )
+    )
+    bands = f" Bands are {spread}." if enough else ""
+    words = entry.reading.replace("{spread}", spread).replace("{bands}", bands)
+    marked = f" * fewer than {FEW} held-out examples." if entry.name in MARKED and has_few(material) else ""
+    return words.replace("single example", f"single {material.unit}") + marked
+
+
+MARKED = ("owners", "score", "loss")
+"""Charts in which owners with few held-out examples are marked."""
 
 
 def available(tables: Tables) -> list[ChartEntry]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from inosgd._extras import needs
 from inosgd.report.marks import (
     AS_IT_STANDS,
     EPSILON,
+    LEAST_SPAN,
     MOST_BARS,
     SHOWN_METHOD,
     SHOWN_OWNER,
@@ -19,12 +20,12 @@ from inosgd.report.marks import (
     method_shape,
     named,
     owner_tooltips,
+    spanning,
     spread,
-    with_band,
     zero_line,
 )
 from inosgd.report.material import Material
-from inosgd.report.tables import Table
+from inosgd.report.tables import Table, rows_of, spread_name
 
 with needs("report"):
     import altair as alt
@@ -39,11 +40,19 @@ def ends_chart(material: Material, tables: Tables) -> Chart:
     """The score of every owner by every method: a line of marks per owner, or points against budgets if many."""
     many = len(distinct(tables["ends"], "owner")) > MOST_BARS
     score = material.score
-    base = with_band(alt.Chart(named("ends")).transform_filter(SHOWN), "score", score.lowest, 1.0)
-    base = base.encode(color=method_colour(material))
-    tooltips = [alt.Tooltip("method:N"), *owner_tooltips(), *spread("score", score.name, score.form)]
-    tooltips += spread("loss", "loss", ".2f")[:1]
-    scale = alt.Scale(zero=False, nice=False, padding=10)  # no tick beyond 1
+    base = alt.Chart(named("ends")).transform_filter(SHOWN).encode(color=method_colour(material))
+    tooltips = [
+        alt.Tooltip("method:N"),
+        *owner_tooltips(),
+        alt.Tooltip("score:Q", title=score.name, format=score.form),
+        alt.Tooltip("low:Q", title=f"{spread_name(material)}, from", format=score.form),
+        alt.Tooltip("high:Q", title="to", format=score.form),
+        alt.Tooltip("held_out:Q", title="held-out examples", format=","),
+        alt.Tooltip("loss:Q", title="loss", format=".2f"),
+    ]
+    columns = (tables["ends"][name] for name in ("score", "low", "high"))
+    domain = spanning((value for column in columns for value in column), score.lowest, 1.0)
+    scale = alt.Scale(domain=domain, zero=False, nice=False, padding=10)  # no tick beyond 1
     if many:
         base = base.encode(x=EPSILON)
         upward = alt.Y("score:Q", title=score.name, scale=scale, axis=alt.Axis(format=score.axis, tickCount=5))
@@ -51,7 +60,7 @@ def ends_chart(material: Material, tables: Tables) -> Chart:
         return points.encode(y=upward, shape=method_shape(material), tooltip=tooltips).properties(width=760, height=340)
     base = base.encode(y=WHO, yOffset=_beside(material))
     title = f"{score.name} at the end"
-    axis = alt.Axis(format=score.axis, grid=True, tickCount=8)
+    axis = alt.Axis(format=score.axis, grid=True, tickCount=8, labelFlush=16)
     across = alt.X("score:Q", title=title, scale=scale, axis=axis)
     rules = base.mark_rule(strokeWidth=2, opacity=0.4).encode(x=alt.X("low:Q", title=title), x2="high:Q")
     rules = rules.encode(color=method_colour(material))
@@ -105,9 +114,15 @@ def change_chart(material: Material, tables: Tables) -> Chart:
     base = base.transform_calculate(low="datum.change - datum.change_sd", high="datum.change + datum.change_sd")
     score = material.score
     title = f"{score.name} minus idp-sgd's"
-    axis = alt.Axis(format="+.0%" if score.is_share else "+.3~r", tickCount=6)
-    change = alt.Y("change:Q", title=title, axis=axis)
-    tooltips = [alt.Tooltip("method:N"), *owner_tooltips(), *spread("change", "change", f"+{score.form}")]
+    axis = alt.Axis(format="+~%" if score.is_share else "+.3~r", tickCount=6)
+    ends = [
+        value + sign * (sd or 0.0)
+        for value, sd in zip(tables["changes"]["change"], tables["changes"]["change_sd"], strict=True)
+        for sign in (-1, 1)
+    ]
+    domain = spanning([0.0, *ends], -2.0, None, LEAST_SPAN / 2)
+    change = alt.Y("change:Q", title=title, axis=axis, scale=alt.Scale(domain=domain, nice=True))
+    tooltips = [alt.Tooltip("method:N"), *owner_tooltips(), *spread("change", "change", f"+{score.form}", material)]
     bars = base.mark_rule(strokeWidth=2, opacity=0.35 if points <= 60 else 0.12).encode(
         y=alt.Y("low:Q", title=title), y2="high:Q"
     )
@@ -130,29 +145,35 @@ def change_chart(material: Material, tables: Tables) -> Chart:
     return alt.layer(zero_line(), bars, lines, marks).properties(width=760, height=320)
 
 
-def pareto_chart(material: Material, _: Tables) -> Chart:
+def _closer(values: Sequence[float], lowest: float = 0.0, highest: float | None = None) -> list[float]:
+    """The ends of an axis of the Pareto chart: half the usual span, since points are compared and not read off."""
+    return spanning(values, lowest, highest, LEAST_SPAN / 2)
+
+
+def pareto_chart(material: Material, tables: Tables) -> Chart:
     """A point per row; those that nothing is better than are joined."""
     score = material.score
     shown = f"!datum.far && ({SHOWN_METHOD} || !datum.main)"
     base = alt.Chart(named("pareto")).transform_filter(shown)
+    drawn = [row for row in rows_of(tables["pareto"]) if not row["far"]]
     across = alt.X(
         "imbalance:Q",
-        title="imbalance: standard deviation of the owners' scores (less is better)",
-        scale=alt.Scale(zero=False, padding=34),
+        title=["imbalance: standard deviation", "of the owners' scores (less is better)"],
+        scale=alt.Scale(domain=_closer([row["imbalance"] for row in drawn]), zero=False, padding=34),
         axis=alt.Axis(format=score.axis, tickCount=6),
     )
     upward = alt.Y(
         "overall:Q",
         title=f"overall {score.name}",
-        scale=alt.Scale(zero=False, padding=18),
+        scale=alt.Scale(domain=_closer([row["overall"] for row in drawn], score.lowest, 1.0), zero=False, padding=18),
         axis=alt.Axis(format=score.axis, tickCount=6),
     )
     tooltips = [
         alt.Tooltip("method:N"),
         alt.Tooltip("plan:N"),
-        *spread("overall", "overall", score.form),
-        *spread("imbalance", "imbalance", score.form),
-        *spread("worst", "worst owner", score.form),
+        *spread("overall", "overall", score.form, material),
+        *spread("imbalance", "imbalance", score.form, material),
+        *spread("worst", "worst owner", score.form, material),
     ]
     base = base.encode(x=across, y=upward)
     front = base.transform_filter("datum.front").mark_line(style="limit", strokeWidth=1.5)

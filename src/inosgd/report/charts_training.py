@@ -21,6 +21,7 @@ from inosgd.report.marks import (
     named,
     owner_tooltips,
     panel_owners,
+    spanning,
     with_band,
 )
 from inosgd.report.material import Material
@@ -32,21 +33,35 @@ with needs("report"):
 Tables = Mapping[str, Table]
 
 
-def score_chart(material: Material, _: Tables) -> Chart:
+def score_chart(material: Material, tables: Tables) -> Chart:
     """A panel of scores per owner."""
     score = material.score
-    return with_band(_by_owner(material, "score", score.name, score.form), "score", score.lowest, 1.0)
+    domain = _domain(tables["curves"], "score", score.lowest, 1.0)
+    return with_band(_by_owner(material, "score", score.name, score.form, domain), "score", score.lowest, 1.0)
 
 
-def loss_chart(material: Material, _: Tables) -> Chart:
+def loss_chart(material: Material, tables: Tables) -> Chart:
     """A panel of losses per owner."""
-    return with_band(_by_owner(material, "loss", "held-out loss", ".2f"), "loss", 0.0)
+    domain = _domain(tables["curves"], "loss", 0.0, None)
+    return with_band(_by_owner(material, "loss", "held-out loss", ".2f", domain), "loss", 0.0)
 
 
-def _by_owner(material: Material, field: str, title: str, number: str) -> Chart:
+def _domain(table: Table, field: str, lowest: float, highest: float | None) -> list[float]:
+    """The ends of an axis for a band; no wider than what its field can be."""
+    edges = [
+        value + sign * (sd or 0.0)
+        for value, sd in zip(table[field], table[f"{field}_sd"], strict=True)
+        if value is not None
+        for sign in (-1, 1)
+    ]
+    inside = [max(lowest, each if highest is None else min(highest, each)) for each in edges]
+    return spanning(inside, lowest, highest)
+
+
+def _by_owner(material: Material, field: str, title: str, number: str, domain: list[float]) -> Chart:
     columns = full_rows(len(panel_owners(material)))
     width, height = {1: (440, 220), 2: (360, 200), 3: (250, 160)}.get(columns, (190, 130))
-    layers = banded(material, field, title, number, owner_tooltips())
+    layers = banded(material, field, title, number, owner_tooltips(), domain)
     layers = layers.properties(width=width, height=height, data=named("curves"))
     panels = layers.facet(
         facet=alt.Facet("who:N", sort=STRICTEST_FIRST, title=None),
@@ -57,10 +72,11 @@ def _by_owner(material: Material, field: str, title: str, number: str) -> Chart:
     return panels.transform_filter(f"{SHOWN_METHOD} && {IN_PANEL}")
 
 
-def progress_chart(material: Material, _: Tables) -> Chart:
+def progress_chart(material: Material, tables: Tables) -> Chart:
     """A panel each for all examples, the worst owner and the worse-off half."""
     score = material.score
-    layers = banded(material, "value", score.name, score.form, [alt.Tooltip("measure:N")])
+    domain = _domain(tables["progress"], "value", score.lowest, 1.0)
+    layers = banded(material, "value", score.name, score.form, [alt.Tooltip("measure:N")], domain)
     layers = layers.properties(width=270, height=200, data=named("progress"))
     facet = alt.Facet("measure:N", sort=list(MEASURES.values()), title=None)
     panels = layers.facet(facet=facet, columns=3, spacing=PANEL_SPACING, bounds="flush")

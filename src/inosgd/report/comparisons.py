@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from inosgd.analysis.findings import Finding, shared_findings
+from inosgd.analysis.suggestions import Setup, Suggestion, suggestions
 from inosgd.averaging import Averaging
 from inosgd.compare.common import Common
 from inosgd.compare.results import Result, read_results
@@ -14,7 +15,7 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.method import METHODS
 from inosgd.report.extras import read_extras
 from inosgd.report.material import Material, MethodRow, OwnerFacts, by_budget, main_labels
-from inosgd.report.verdicts import with_verdict
+from inosgd.report.verdicts import fairest, with_verdict
 from inosgd.shown import learning_rate_shown
 
 SEEDED = (
@@ -42,6 +43,7 @@ def read_comparison(folder: Path) -> Material:
         classes=common.classes,
         unaccounted=_unaccounted(results),
         findings=_findings(rows, main),
+        suggestions=suggested_next(rows, main, common),
         unit=common.unit,
         **read_extras(folder, main),
     )
@@ -77,7 +79,7 @@ def _facts(common: Common, seeds: int) -> tuple[tuple[str, str], ...]:
         ("learning rate", learning_rate_shown(config["learning_rate"], config["learning_rate_unit"])),
         *_averaging(config["averaging"]),
         ("accountant", plan["accountant"].upper()),
-        ("paired seeds", f"{seeds}"),
+        ("paired seeds" if seeds > 1 else "seeds", f"{seeds}"),
         ("held out", common.held_out),
     )
 
@@ -91,6 +93,38 @@ def _findings(rows: Sequence[MethodRow], main: Sequence[str]) -> tuple[Finding, 
     shown = [row for row in rows if row.label in main]
     return tuple(
         found for row in shown for found in shared_findings([result.findings for result in row.results], row.label)
+    )
+
+
+def suggested_next(rows: Sequence[MethodRow], main: Sequence[str], common: Common) -> tuple[Suggestion, ...]:
+    """What more than half of the seeds of the fairest row suggest, in the words of the first of them."""
+    row = fairest([row for row in rows if row.label in main])
+    by_seed = [suggestions(result.curve, _setup(result, common)) for result in row.results]
+    settings = [each.setting for found in by_seed for each in found]
+    shared = {each.setting: each for found in by_seed for each in reversed(found)}
+    tried = {"variant"} if any(row.variant == "fair" for row in rows) else set()  # the page has it already
+    wanted = [name for name in dict.fromkeys(settings) if 2 * settings.count(name) > len(by_seed)]
+    return tuple(shared[name] for name in wanted if name not in tried)
+
+
+def _setup(result: Result, common: Common) -> Setup:
+    config, plan = common.config, common.config["plan"]
+    sizes = {name: size for name, _, _, size in common.owners}
+    spent = {name: value / result.epsilons[name] for name, value in result.terms.spent.items()}
+    expected = sum(rate * sizes.get(name, 0) for name, rate in result.terms.rates.items())
+    thresholds = result.terms.thresholds
+    return Setup(
+        steps=result.steps,
+        variant=result.entrant["variant"],
+        batch=plan["expected_batch_size"] or expected,
+        examples=sum(sizes.values()),
+        parameters=common.parameters,
+        signals=result.terms.signals,
+        sizes=sizes,
+        spent_shares=spent,
+        threshold=sum(thresholds.values()) / len(thresholds),
+        learning_rate=config["learning_rate"],
+        averaged=config["averaging"] is not None,
     )
 
 

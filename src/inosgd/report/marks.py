@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from inosgd._extras import needs
+from inosgd.analysis.differences import FEWEST_PAIRS
 from inosgd.report.material import Material
 from inosgd.report.tables import Table
 
@@ -26,7 +27,7 @@ MOST_BARS = 24
 MOST_IN_LEGEND = 6
 """Of more budgets than this a legend shows some, evenly spaced."""
 
-STEP = alt.X("step:Q", title="step", axis=alt.Axis(tickCount=4, format="d", labelFlush=True))
+STEP = alt.X("step:Q", title="step", axis=alt.Axis(tickCount=4, tickMinStep=1, format="d", labelFlush=True))
 EPSILON = alt.X(
     "epsilon:Q",
     title="budget ε",
@@ -78,15 +79,39 @@ def budget_colour(material: Material) -> alt.Color:
     return alt.Color("epsilon:Q", title="budget ε", legend=legend)
 
 
-def banded(material: Material, field: str, title: str, number: str, also: Sequence[alt.Tooltip]) -> Chart:
+LEAST_SPAN = 0.2
+"""An axis of scores spans at least so much: 20 points of accuracy. Noise is not magnified to the height of a chart."""
+
+
+def spanning(
+    values: Iterable[float | None], lowest: float, highest: float | None, least: float = LEAST_SPAN
+) -> list[float]:
+    """The ends of an axis that shows all ``values``, spans at least ``least``, and stays within what there can be.
+
+    >>> spanning([0.91, 0.92], 0.0, 1.0), spanning([0.99, 1.0], 0.0, 1.0), spanning([0.2, 0.9], 0.0, 1.0)
+    ([0.8, 1.0], [0.8, 1.0], [0.2, 0.9])
+    """
+    known = [value for value in values if value is not None]
+    low, high = min(known, default=lowest), max(known, default=lowest)
+    if high - low < least:
+        low = max(lowest, (low + high - least) / 2)
+        low = low if highest is None else min(low, max(lowest, highest - least))
+        high = low + least
+    return [round(low, 6), round(high, 6)]
+
+
+def banded(
+    material: Material, field: str, title: str, number: str, also: Sequence[alt.Tooltip], domain: Sequence[float]
+) -> Chart:
     """A line per method with a band of one standard deviation over seeds, and numbers under the pointer."""
     colour = method_colour(material)
     axis = alt.Axis(format=_axis(number), tickCount=4)
-    value = alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False, nice=False, padding=8), axis=axis)
+    scale = alt.Scale(domain=list(domain), zero=False, nice=False, padding=8)
+    value = alt.Y(f"{field}:Q", title=title, scale=scale, axis=axis)
     base = alt.Chart().encode(x=STEP, color=colour)
     band = base.mark_area(opacity=0.16).encode(y=alt.Y("low:Q", title=title), y2="high:Q")
     line = base.mark_line().encode(y=value)
-    shown = [alt.Tooltip("method:N"), *also, alt.Tooltip("step:Q"), *spread(field, title, number)]
+    shown = [alt.Tooltip("method:N"), *also, alt.Tooltip("step:Q"), *spread(field, title, number, material)]
     points = base.mark_point(size=90, filled=True, opacity=0).encode(y=value, tooltip=shown)
     return alt.layer(band, line, points)
 
@@ -100,16 +125,16 @@ def with_band(chart: Chart, field: str, lowest: float, highest: float | None = N
     )
 
 
-def spread(field: str, title: str, number: str) -> list[alt.Tooltip]:
-    """A mean and its standard deviation under the pointer."""
-    return [
-        alt.Tooltip(f"{field}:Q", title=title, format=number),
-        alt.Tooltip(f"{field}_sd:Q", title="± over seeds", format=number.lstrip("+")),
-    ]
+def spread(field: str, title: str, number: str, material: Material) -> list[alt.Tooltip]:
+    """A mean under the pointer, with its standard deviation if seeds are enough for one."""
+    mean = [alt.Tooltip(f"{field}:Q", title=title, format=number)]
+    if material.seeds < FEWEST_PAIRS:
+        return mean
+    return [*mean, alt.Tooltip(f"{field}_sd:Q", title="± over seeds", format=number.lstrip("+"))]
 
 
 def _axis(number: str) -> str:
-    return ".0%" if number.endswith("%") else ".3~r"
+    return "~%" if number.endswith("%") else ".3~r"
 
 
 def owner_tooltips() -> list[alt.Tooltip]:

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from inosgd.analysis.answers import Answer
 from inosgd.analysis.findings import Finding
 from inosgd.analysis.score import SCORES, Score
+from inosgd.analysis.suggestions import Suggestion
 from inosgd.compare.results import Result
 from inosgd.compare.views import Rows
 from inosgd.errors import InvalidArgumentError
@@ -73,6 +75,8 @@ class Material:
         unaccounted: What voids or weakens the promise for this very run; the gravest first.
         findings: What to know before looking at anything else; the gravest first.
         unit: What each budget protects.
+        answers: To what is asked first.
+        suggestions: What to try next.
     """
 
     kind: str
@@ -90,6 +94,8 @@ class Material:
     unaccounted: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
     unit: str = EXAMPLE
+    answers: tuple[Answer, ...] = ()
+    suggestions: tuple[Suggestion, ...] = ()
 
     @property
     def score(self) -> Score:

@@ -14,7 +14,7 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from inosgd.report.charts import ChartEntry, available, specification
+from inosgd.report.charts import ChartEntry, available, reading_of, specification
 from inosgd.report.library import library
 from inosgd.report.marks import MOST_PANELS
 from inosgd.report.material import Material
@@ -28,7 +28,7 @@ def page(material: Material) -> str:
     tables = all_tables(material)
     entries = available(tables)
     return Template(_asset("page.html")).substitute(
-        title=html.escape(f"{material.title}: results by owner"),
+        title=html.escape(material.title),
         css=_asset("page.css"),
         summary=first_screen(material),
         switches=switches(material),
@@ -100,7 +100,7 @@ def _section(entry: ChartEntry, material: Material) -> str:
         f" Panels of {MOST_PANELS} owners, evenly spaced by budget; switch owners off to see others." if hidden else ""
     )
     title = entry.title.format(score=material.score.name)
-    reading = entry.reading.replace("single example", f"single {material.unit}")
+    reading = reading_of(entry, material)
     return (
         f'<section class="chart" id="{entry.name}" aria-labelledby="{entry.name}-title"><div>'
         f'<h2 id="{entry.name}-title">{html.escape(title)}</h2><p>{html.escape(reading + some)}</p>'

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
+from inosgd.analysis.answers import NEXT, Answer, untold
+from inosgd.analysis.differences import FEWEST_PAIRS
 from inosgd.analysis.findings import Finding
 from inosgd.analysis.score import Score
+from inosgd.analysis.suggestions import AGAIN, COMPARED
 from inosgd.analysis.summary import MeanSd, mean_sd
+from inosgd.compare.results import Result
 from inosgd.compare.views import judged_owners
 from inosgd.owners import plural
 from inosgd.report.material import Material, MethodRow, OwnerFacts
-from inosgd.report.tables import Table, rows_of
-from inosgd.report.verdicts import mean_of, worst_owner
-from inosgd.shown import EXACT, rounded_up
+from inosgd.report.tables import Table, rows_of, spread_name
+from inosgd.report.verdicts import held_out_interval, leaders, mean_of, worst_owner
+from inosgd.shown import BUDGET, EXACT, SPENT, rounded_up
 from inosgd.study.description import guarantee, never_covered
 
 LISTED_OWNERS = 6
@@ -35,17 +40,50 @@ def text(value: object) -> str:
     return html.escape(str(value))
 
 
-def scored(score: Score, value: MeanSd, seeds: int) -> str:
-    """A score, with its standard deviation if there is more than one seed."""
-    spread = f" <small>{score.shown_spread(value.sd)}</small>" if seeds > 1 else ""
-    return f"{score.shown(value.mean)}{spread}"
+def unbroken(words: object) -> str:
+    """A sentence of ours as text of a page, in which no percent sign begins a line."""
+    return text(words).replace(" %", "\u00a0%")
+
+
+def scored(score: Score, value: MeanSd, results: Sequence[Result], measure: str) -> str:
+    """A score with its standard deviation over at least three seeds, or else its interval from held-out counts."""
+    if len(results) >= FEWEST_PAIRS:
+        return f"{unbroken(score.shown(value.mean))} <small>{score.shown_spread(value.sd)}</small>"
+    within = held_out_interval(results[0].final, measure)
+    ends = "" if within is None else f"<br><small>{score.shown_range(*within)}</small>"
+    return f"{unbroken(score.shown(value.mean))}{ends}"
+
+
+def answers_list(material: Material) -> str:
+    """What is asked first, with suggestions as a list; empty if nothing was answered."""
+    if not material.answers:
+        return ""
+    lines = "".join(
+        f"<dt>{text(each.question)}</dt><dd{_BAD if each.good is False else ''}>{_answer(each, material)}</dd>"
+        for each in material.answers
+    )
+    return f'<dl class="answers">{lines}</dl>'
+
+
+_BAD = ' class="bad"'
+
+
+def _answer(answer: Answer, material: Material) -> str:
+    if answer.question != NEXT or not material.suggestions:
+        return unbroken(answer.text)
+    tried = "".join(
+        f"<li><b>{text(each.text)}</b> {unbroken(each.because)} <small>{unbroken(each.cost)}</small></li>"
+        for each in material.suggestions
+    )
+    again = AGAIN if material.kind == "train" else COMPARED
+    return f"<ol>{tried}</ol><small>{text(again)}</small>"
 
 
 def findings_list(findings: Sequence[Finding]) -> str:
     """What to know before anything else, the gravest first; empty if there is nothing."""
     if not findings:
         return ""
-    lines = "".join(f"<li>{text(each.text)}</li>" for each in findings[:LISTED_FINDINGS])
+    lines = "".join(f"<li>{unbroken(each.text)}</li>" for each in findings[:LISTED_FINDINGS])
     hidden = len(findings) - LISTED_FINDINGS
     more = f"<li>and {hidden} more</li>" if hidden > 0 else ""
     return f'<ul class="findings">{lines}{more}</ul>'
@@ -58,9 +96,20 @@ def first_screen(material: Material) -> str:
         f'<p class="kicker">inosgd {material.kind}: {COMMANDS[material.kind]}</p>'
         f"<h1>{text(material.title)}</h1>"
         f'<p class="lead">{text(_sentence(material.description))}</p>'
-        f'<p class="verdict">{text(material.verdict)}</p>{findings_list(material.findings)}{grave}'
+        f'<p class="verdict">{unbroken(material.verdict)}</p>{grave}{answers_list(material)}'
+        f"{findings_list(_not_answered(material))}"
         f'<div class="first"><div>{_scoreboard(material)}</div><div>{_owners(material)}{_facts(material)}</div></div>'
     )
+
+
+def cell_summary(material: Material) -> str:
+    """Title, verdict, answers and scores for a notebook, in its own style."""
+    board = _scoreboard(material)
+    return f"<h3>{text(material.title)}</h3><p><b>{text(material.verdict)}</b></p>{answers_list(material)}{board}"
+
+
+def _not_answered(material: Material) -> Sequence[Finding]:
+    return untold(material.findings, material.suggestions) if material.kind == "train" else material.findings
 
 
 def _is_grave(note: str) -> bool:
@@ -81,15 +130,29 @@ def _scoreboard(material: Material) -> str:
         )
     overall = {row.label: mean_of(row.results, "overall") for row in rows}
     worst = {row.label: mean_of(row.results, "worst") for row in rows}
-    best = {max(overall, key=lambda each: overall[each].mean)}, {max(worst, key=lambda each: worst[each].mean)}
+    evaluated = material.evaluated_main
+    best = (set(leaders(evaluated, "overall")), set(leaders(evaluated, "worst"))) if len(rows) > 1 else (set(), set())
     score = material.score
     body = "".join(_score(material, row, overall, worst, best) for row in rows)
     return (
         '<div class="scroll"><table><thead><tr><th>method</th><th class="number">overall</th>'
         f'<th class="number">worst owner</th><th class="hide-narrow">{score.name}: ○ worst owner, ● overall, from '
         f"{score.shown(score.lowest)} to {score.shown(1.0)}</th></tr>"
-        f"</thead><tbody>{body}</tbody></table></div>"
+        f"</thead><tbody>{body}</tbody></table></div>{_small_print(material)}"
     )
+
+
+def _small_print(material: Material) -> str:
+    """What stands beside scores, and what bold means."""
+    seeds = material.seeds
+    first = " of the first seed" if seeds > 1 else ""
+    beside = (
+        f"±: standard deviation over {seeds} seeds."
+        if seeds >= FEWEST_PAIRS
+        else f"Small: confidence interval (level 0.95) by the number of held-out examples{first}."
+    )
+    bold = " Bold: the highest, and what is tied with it within chance." if len(material.evaluated_main) > 1 else ""
+    return f'<p class="small-print">{beside}{bold}</p>'
 
 
 def _score(
@@ -100,15 +163,16 @@ def _score(
     best: tuple[set[str], set[str]],
 ) -> str:
     whole, least = overall[row.label], worst[row.label]
-    score, seeds = material.score, len(row.results)
+    score = material.score
     places = 100 * score.place(least.mean), 100 * score.place(whole.mean)
     left, right = sorted(places)
     strong = [' class="number best"' if row.label in each else ' class="number"' for each in best]
     colour = f'data-colour="{material.main.index(row.label)}"'
     return (
         f'<tr><th scope="row"><span class="swatch" {colour}></span>{text(row.label)} <small>plan: {text(row.variant)}'
-        f"</small></th><td{strong[0]}>{scored(score, whole, seeds)}</td>"
-        f"<td{strong[1]}>{scored(score, least, seeds)}<br><small>{text(worst_owner(row.results))}</small></td>"
+        f"</small></th><td{strong[0]}>{scored(score, whole, row.results, 'overall')}</td>"
+        f"<td{strong[1]}>{scored(score, least, row.results, 'worst')}<br>"
+        f"<small>{text(worst_owner(row.results))}</small></td>"
         f'<td class="hide-narrow"><div class="track" {colour}>'
         f'<i style="left:{left:.1f}%;width:{right - left:.1f}%"></i>'
         f'<b style="left:{places[1]:.1f}%"></b><b class="worst" style="left:{places[0]:.1f}%"></b></div>'
@@ -186,7 +250,7 @@ def not_covered(material: Material) -> str:
 def numbers(material: Material, tables: dict[str, Table]) -> str:
     """The numbers behind the charts as tables, closed at first."""
     score = material.score
-    owner_headings = ("method", "owner", "budget ε", "spent ε", score.name, "± over seeds", "loss")
+    owner_headings = ("method", "owner", BUDGET, SPENT, score.name, spread_name(material), "held out", "loss")
     parts = [
         _table(caption, headings, rows)
         for caption, headings, rows in (
@@ -206,17 +270,25 @@ def _owner_numbers(material: Material, tables: dict[str, Table]) -> list[list[st
     spent = {(row["method"], row["owner"]): row["spent"] for row in rows_of(tables.get("spending", {}))}
     ends = {(row["method"], row["owner"]): row for row in rows_of(tables.get("ends", {}))}
     budgets = {owner.name: owner.epsilon for owner in material.owners}
-    columns = (("score", material.score.form), ("score_sd", material.score.form), ("loss", ".3f"))
+    score = material.score
     return [
         [
             method,
             owner,
             f"{budgets[owner]:g}",
             _spent(spent.get((method, owner))),
-            *(_number(ends.get((method, owner), {}).get(name), form) for name, form in columns),
+            *_end_cells(ends.get((method, owner)), score),
         ]
         for method, owner in dict.fromkeys((*ends, *spent))
     ]
+
+
+def _end_cells(row: Mapping[str, Any] | None, score: Score) -> list[str]:
+    """Score, its spread, how many held-out examples, and loss."""
+    if row is None:
+        return [""] * 4
+    spread = "" if row["low"] is None else score.shown_range(row["low"], row["high"])
+    return [score.shown(row["score"]), spread, f"{row['held_out']:,}", _number(row["loss"], ".3f")]
 
 
 def _row_numbers(score: Score, tables: dict[str, Table]) -> list[list[str]]:

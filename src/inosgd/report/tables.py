@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from inosgd.analysis.differences import FEWEST_PAIRS
+from inosgd.analysis.intervals import FEW, score_interval
 from inosgd.analysis.summary import mean_sd
 from inosgd.compare import views
 from inosgd.compare.results import Result
@@ -41,9 +43,23 @@ def rows_of(table: Table) -> list[dict[str, Any]]:
     return [dict(zip(table, values, strict=True)) for values in zip(*table.values(), strict=True)]
 
 
-def who(owner: OwnerFacts) -> str:
-    """An owner with its budget, as charts call it."""
-    return f"{owner.name} (ε {owner.epsilon:g})"
+def who(owner: OwnerFacts, *, few: bool = False) -> str:
+    """An owner with its budget, as charts call it; marked if its scores are of few held-out examples."""
+    return f"{owner.name} (ε {owner.epsilon:g}){' *' if few else ''}"
+
+
+def spread_name(material: Material) -> str:
+    """What stands behind a score: the spread over seeds if they are enough, else the interval of held-out counts."""
+    return "mean ± 1 sd of seeds" if material.seeds >= FEWEST_PAIRS else "confidence interval"
+
+
+def has_few(material: Material) -> bool:
+    """Whether some owner is judged by few held-out examples."""
+    return any(_few(results, name) for results in material.evaluated.values() for name in results[0].final.owners)
+
+
+def _few(results: Sequence[Result], name: str) -> bool:
+    return any(0 < result.final.owners[name].examples < FEW for result in results if name in result.final.owners)
 
 
 def _columns(rows: Iterable[Mapping[str, Any]]) -> Table:
@@ -61,20 +77,32 @@ def _up(value: float, within: float, digits: int = 4) -> float | None:
 
 
 def _spread(name: str, values: Sequence[float]) -> dict[str, float | None]:
+    """The mean over seeds and their standard deviation; 0 if they are fewer than three."""
     found = mean_sd(values)
-    return {name: _short(found.mean), f"{name}_sd": _short(found.sd)}
+    return {name: _short(found.mean), f"{name}_sd": _short(found.sd) if len(values) >= FEWEST_PAIRS else 0.0}
+
+
+def _within(results: Sequence[Result], name: str) -> dict[str, float | None]:
+    """The ends of what a score may be: one standard deviation over seeds, or the interval of held-out counts."""
+    score = results[0].final.scoring
+    spread = mean_sd([result.final.owners[name].score for result in results])
+    ends: tuple[float, float] | None = score_interval(results[0].final.owners[name], score.name)
+    if len(results) >= FEWEST_PAIRS:
+        ends = (max(score.lowest, spread.mean - spread.sd), min(1.0, spread.mean + spread.sd))
+    low, high = (None, None) if ends is None else ends
+    return {"low": _short(low), "high": _short(high)}
 
 
 def _spreads(name: str, by_seed: Sequence[Sequence[float]]) -> list[dict[str, float | None]]:
     """`_spread` for every point of a curve at once: reports of many owners have tens of thousands."""
     values = np.asarray(by_seed, dtype=np.float64)
-    spread = values.std(axis=0, ddof=1) if len(values) > 1 else np.zeros(values.shape[1])
+    spread = values.std(axis=0, ddof=1) if len(values) >= FEWEST_PAIRS else np.zeros(values.shape[1])
     pairs = zip(values.mean(axis=0).tolist(), spread.tolist(), strict=True)
     return [{name: _short(mean), f"{name}_sd": _short(sd)} for mean, sd in pairs]
 
 
-def _owned(owner: OwnerFacts) -> dict[str, Any]:
-    return {"owner": owner.name, "who": who(owner), "epsilon": owner.epsilon}
+def _owned(owner: OwnerFacts, results: Sequence[Result] = ()) -> dict[str, Any]:
+    return {"owner": owner.name, "who": who(owner, few=_few(results, owner.name)), "epsilon": owner.epsilon}
 
 
 def _present(material: Material, results: Sequence[Result]) -> list[OwnerFacts]:
@@ -98,7 +126,7 @@ def curve_rows(material: Material) -> Iterator[dict[str, Any]]:
             scores = _spreads("score", [[each.score for each in curve] for curve in found])
             losses = _spreads("loss", [[each.loss for each in curve] for curve in found])
             for step, score, loss in zip(steps, scores, losses, strict=True):
-                yield {"method": label, **_owned(owner), "step": step, **score, **loss}
+                yield {"method": label, **_owned(owner, results), "step": step, **score, **loss}
 
 
 def progress_rows(material: Material) -> Iterator[dict[str, Any]]:
@@ -118,9 +146,11 @@ def end_rows(material: Material) -> Iterator[dict[str, Any]]:
             found = [result.final.owners[owner.name] for result in results]
             yield {
                 "method": label,
-                **_owned(owner),
+                **_owned(owner, results),
                 **_spread("score", [each.score for each in found]),
+                **_within(results, owner.name),
                 **_spread("loss", [each.loss for each in found]),
+                "held_out": min(each.examples for each in found),
             }
 
 

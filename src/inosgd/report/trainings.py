@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from inosgd.analysis.answers import answers
 from inosgd.analysis.evaluation import Evaluation
 from inosgd.analysis.findings import findings
+from inosgd.analysis.suggestions import Setup, Suggestion, suggestions, with_yardstick
 from inosgd.compare.results import GroupTerms, Result
 from inosgd.plan import Plan
 from inosgd.planning.signals import signals
@@ -19,6 +21,7 @@ from inosgd.report.verdicts import with_verdict
 from inosgd.runs.folder import RunFolder
 from inosgd.study.description import SEEDED
 from inosgd.study.judging import curve_of
+from inosgd.study.yardstick import NOT_PRIVATE, read_yardstick
 
 STOPPED = "Stopped before its plan was done: what is shown is where it stands."
 
@@ -32,6 +35,10 @@ def read_training(folder: Path) -> Material:
     curve = curve_of(run)
     spent = dict(zip(ledger.table.names, ledger.spent().tolist(), strict=True))
     results = (result_of(plan, curve, label, variant, 0),) if curve else ()
+    found = findings(curve, _names(model), plan, model.get("parameters")) if ledger.steps == plan.steps else ()
+    yardstick = read_yardstick(folder)
+    suggested = _suggested(plan, curve, model, yardstick)
+    final = curve[-1] if curve else None
     material = Material(
         kind="train",
         title=description.get("study", folder.name),
@@ -43,12 +50,33 @@ def read_training(folder: Path) -> Material:
         main=(label,),
         facts=(*_facts(plan, ledger.steps, description, model), *_last_iterate(curve)),
         classes=_classes(model, curve),
-        unaccounted=_unaccounted(description, model, ledger.steps < plan.steps),
+        unaccounted=_unaccounted(description, model, ledger.steps < plan.steps, yardstick),
         unit=plan.table.unit,
-        findings=findings(curve, _names(model), plan, model.get("parameters")) if ledger.steps == plan.steps else (),
+        findings=found,
+        suggestions=suggested,
+        answers=answers(
+            ledger.table, ledger.spent(), final, found, suggested, classes=_names(model), yardstick=yardstick
+        ),
         **read_extras(folder, [label]),
     )
     return with_verdict(material)
+
+
+def _suggested(
+    plan: Plan, curve: list[Evaluation], model: dict[str, Any], yardstick: float | None
+) -> tuple[Suggestion, ...]:
+    """What the model says is to be tried next, with owners by name, and what a yardstick adds; none before the end."""
+    if not curve or curve[-1].step != plan.steps or "parameters" not in model:
+        return ()
+    told = model.get("privacy", {})
+    setup = Setup.of_plan(
+        plan,
+        model["parameters"],
+        learning_rate=float(told["learning_rate"].split()[0]),
+        averaged=bool(told["averaging"]),
+    )
+    found = suggestions(curve, setup)
+    return found if yardstick is None else with_yardstick(found, curve[-1], yardstick, setup)
 
 
 def terms_of(plan: Plan) -> dict[str, dict[str, float]]:
@@ -124,8 +152,11 @@ def _names(model: dict[str, Any]) -> list[str]:
     return names
 
 
-def _unaccounted(description: dict[str, Any], model: dict[str, Any], unfinished: bool) -> tuple[str, ...]:
+def _unaccounted(
+    description: dict[str, Any], model: dict[str, Any], unfinished: bool, yardstick: float | None
+) -> tuple[str, ...]:
     known = model.get("privacy", {}).get("not_covered", [])
     grave = [each for each in known if each.split(":")[0].isupper()]
     seeded = [SEEDED] if description.get("seed") is not None and SEEDED not in grave else []
-    return (*grave, *seeded, *([STOPPED] if unfinished else []))
+    compared = [] if yardstick is None else [NOT_PRIVATE]
+    return (*grave, *seeded, *compared, *([STOPPED] if unfinished else []))

@@ -29,8 +29,11 @@ from inosgd.runs.checkpoint import FILES, Checkpoint, holds_keys, read_checkpoin
 DESCRIPTION, KEY, LEDGER, POSITION, METRICS = "run.json", "data.key", "ledger.jsonl", "position.json", "metrics.jsonl"
 CHECKPOINTS, PLANS, MODEL = "checkpoints", "plans", "model"
 
-NOT_COVERED = (METRICS, "report.html", "lock")
-"""Results on held-out examples, the page about them, and who is at work."""
+YARDSTICK = "yardstick-not-private.json"
+"""The score of a training without privacy, where one was asked for."""
+
+NOT_COVERED = (METRICS, "report.html", "lock", YARDSTICK)
+"""Results on held-out examples, the page about them, who is at work, and a yardstick."""
 
 WITH_KEYS = 2
 """How many checkpoints keep the keys of secure streams while a run trains."""

@@ -7,8 +7,10 @@ from importlib.metadata import version
 from typing import Any
 
 from inosgd._arrays import FloatArray
+from inosgd.analysis.answers import answers
 from inosgd.analysis.evaluation import Evaluation
 from inosgd.analysis.findings import Finding
+from inosgd.analysis.suggestions import Suggestion
 from inosgd.owners import EXAMPLE, OwnerTable, plural
 from inosgd.plan import Terms
 from inosgd.shown import learning_rate_shown
@@ -61,10 +63,14 @@ def describe(
     steps: int,
     evaluation: Evaluation | None,
     findings: Sequence[Finding] = (),
+    suggestions: Sequence[Suggestion] = (),
     count: Terms | None = None,
     account: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """The description of a model after ``steps`` steps; ``table``, ``spent`` and ``count`` are those of its ledger."""
+    named = study.evaluation.owners_in_card
+    suggested = suggestions if named else [each.unnamed() for each in suggestions]
+    asked = answers(table, spent, evaluation, findings, suggested, classes=data.task.names, named=named)
     return {
         "title": f"Model of {study.name}",
         "inosgd": version("inosgd"),
@@ -76,7 +82,9 @@ def describe(
         "privacy": _with_account(_privacy(study, data, table, spent, steps), account)
         | {"adjustment": adjusted_by(study.config, data, count)},
         "evaluation": None if evaluation is None else _evaluation(study, data, evaluation),
+        "answers": [answer.to_json() for answer in asked],
         "findings": [finding.to_json() for finding in findings],
+        "suggestions": [each.to_json() for each in suggested],
     }
 
 

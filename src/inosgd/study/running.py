@@ -27,8 +27,10 @@ import torch
 from torch import nn
 
 from inosgd._arrays import FloatArray
+from inosgd.analysis.answers import Answer, answers
 from inosgd.analysis.evaluation import Evaluation
 from inosgd.analysis.findings import Finding, findings
+from inosgd.analysis.suggestions import Setup, Suggestion, suggestions, with_yardstick
 from inosgd.distributed import ALONE, Peers
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import parameter_count
@@ -52,6 +54,7 @@ from inosgd.study.description import describe, warnings_of
 from inosgd.study.fingerprints import fingerprints_of, keyed, refuse_changes
 from inosgd.study.joining import brought_to, restricted, with_joined
 from inosgd.study.judging import curve_of, judge_result
+from inosgd.study.norms import judge_end
 from inosgd.study.repeats import repeated_ids
 from inosgd.study.shares import settled
 from inosgd.study.study import Study, StudyData
@@ -99,6 +102,27 @@ class Outcome:
     spent: FloatArray
     evaluation: Evaluation | None
     findings: tuple[Finding, ...] = ()
+    suggestions: tuple[Suggestion, ...] = ()
+    setup: Setup | None = None
+    classes: tuple[str, ...] = ()
+
+    def answers(self, yardstick: float | None = None) -> tuple[Answer, ...]:
+        """What is asked first about it; a ``yardstick`` is not private, and neither are answers with one."""
+        return answers(
+            self.table,
+            self.spent,
+            self.evaluation,
+            self.findings,
+            self.suggested(yardstick),
+            classes=self.classes,
+            yardstick=yardstick,
+        )
+
+    def suggested(self, yardstick: float | None = None) -> tuple[Suggestion, ...]:
+        """What to try next; with a ``yardstick`` also what it says, which is not private."""
+        if yardstick is None or self.evaluation is None or self.setup is None:
+            return self.suggestions
+        return with_yardstick(self.suggestions, self.evaluation, yardstick, self.setup)
 
 
 def prepare(study: Study, *, peers: Peers = ALONE) -> Prepared:
@@ -244,6 +268,8 @@ def save_outcome(
     """Save a model that was judged along ``curve`` with its card in ``folder``; see `inosgd.models.saved`."""
     study, data, evaluation = prepared.study, prepared.data, curve[-1] if curve else None
     found = findings(curve, data.task.names, prepared.trainer.plan, parameter_count(model))
+    setup = setup_of(study, prepared.trainer.plan, parameter_count(model))
+    suggested = suggestions(curve, setup)
     count = prepared.trainer.plan.count
     description = describe(
         study,
@@ -253,12 +279,21 @@ def save_outcome(
         steps=steps,
         evaluation=evaluation,
         findings=found,
+        suggestions=suggested,
         count=count,
         account=noted_in_card(study),
     )
     save_model(folder, model, description, announce)
     repeated = () if study.file is None else repeated_ids(study.file)  # about training rows, so not in the card
-    return Outcome(folder, steps, table, spent, evaluation, (*repeated, *found))
+    told = (*repeated, *found)
+    return Outcome(folder, steps, table, spent, evaluation, told, suggested, setup, tuple(data.task.names))
+
+
+def setup_of(study: Study, plan: Plan, parameters: int) -> Setup:
+    """How a study was trained by ``plan``, as far as suggestions ask."""
+    config = study.config
+    averaged = config.averaging is not None
+    return Setup.of_plan(plan, parameters, learning_rate=config.learning_rate, averaged=averaged)
 
 
 def save_checkpoint(run: RunFolder, prepared: Prepared, checkpoint: Checkpoint, folder: Path) -> Outcome:
@@ -281,7 +316,9 @@ def save_checkpoint(run: RunFolder, prepared: Prepared, checkpoint: Checkpoint, 
 def _judged(prepared: Prepared, state: TrainingState) -> Evaluation | None:
     """How the result of a training does on held-out examples; None if there are none."""
     data, at_end = prepared.data, state.step == prepared.trainer.plan.steps
-    return None if data.held_out is None else judge_result(data, state, measure=at_end)
+    if data.held_out is None:
+        return None
+    return judge_end(prepared.trainer, data, state) if at_end else judge_result(data, state)
 
 
 def forget_model(run: LockedRun) -> None:
