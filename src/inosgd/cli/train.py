@@ -69,7 +69,7 @@ def train_command(
                 interval = every or math.ceil(steps / CHECKPOINTS)
                 outcome = finish(locked, prepared, state, every=interval, after_step=shown)
     page = report_at_end(run.path) if output.report else None
-    show_outcome(run, prepared, outcome, page, as_json=output.as_json)
+    show_outcome(run, outcome.prepared or prepared, outcome, page, as_json=output.as_json)
 
 
 @contextmanager

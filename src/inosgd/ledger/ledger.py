@@ -7,10 +7,11 @@ On disk a ledger is a chain of records (`inosgd.ledger.records`), format 5. The 
     counts      what was counted, with its noise: one row per owner, one column per class
     terms       what the steps after it do, until the next ``terms``, ``change`` or ``rollback``
     step        one release: its number, and ``streams``, a digest of the random streams' states before it
-    change      owners and budgets from here on; ``step`` is where training continues; the plan's SHA-256
+    change      owners and budgets from here on; ``step`` is where training continues; the plan's SHA-256; ``account``,
+                if it answers an entry of an account book: the book's identifier and the entry's number
     rollback    ``step`` is where training continues; the steps after it were computed and are given up
     published   the model after ``step`` is published; SHA-256 of its file
-    stop        no further step until the next ``change``; the reason, and the budgets that were asked for
+    stop        no further step until the next ``change``; the reason, the budgets that were asked for, ``account``
     files       files of the run as they are from here on: by name their SHA-256, and ``step``, after which they
                 were made (null: before any)
     checkpoint  a checkpoint: its name, its step, and the SHA-256 of its ``state.json``, of its ``streams.json``,
@@ -572,8 +573,16 @@ class Ledger(Tabled):
         self._history.check_recorded(step)
         self._append({"kind": "published", "step": step, "model": model})
 
-    def mark_change(self, step: int, table: OwnerTable, plan: str | None = None) -> None:
+    def mark_change(
+        self, step: int, table: OwnerTable, plan: str | None = None, *, account: Mapping[str, Any] | None = None
+    ) -> None:
         """Owners and budgets are ``table`` from here on, and training goes on from ``step``.
+
+        Args:
+            step: How many steps stand.
+            table: Owners and budgets.
+            plan: The SHA-256 of the plan's JSON, for the record.
+            account: Which entry of which account book it answers, for the record.
 
         Raises:
             BudgetExceededError: If an owner has spent more in the first ``step`` steps than ``table`` allows.
@@ -585,16 +594,18 @@ class Ledger(Tabled):
         spent = epsilons_spent(phases, table.deltas, self.accountant)
         if not (spent <= table.epsilons).all():
             raise _refusal(table, spent, step)
-        self._append({"kind": "change", "step": step, "owners": table.to_json(), "plan": plan})
+        answered = {} if account is None else {"account": dict(account)}
+        self._append({"kind": "change", "step": step, "owners": table.to_json(), "plan": plan, **answered})
 
     def mark_rollback(self, step: int) -> None:
         """Give up the steps after ``step``, of which nothing is published."""
         self._history.check_return(step)
         self._append({"kind": "rollback", "step": step})
 
-    def mark_stop(self, reason: str, wanted: OwnerTable) -> None:
-        """No further step until a change: ``wanted`` cannot be met otherwise."""
-        self._append({"kind": "stop", "reason": reason, "wanted": wanted.to_json()})
+    def mark_stop(self, reason: str, wanted: OwnerTable, *, account: Mapping[str, Any] | None = None) -> None:
+        """No further step until a change: ``wanted`` cannot be met otherwise; ``account`` as in `mark_change`."""
+        answered = {} if account is None else {"account": dict(account)}
+        self._append({"kind": "stop", "reason": reason, "wanted": wanted.to_json(), **answered})
 
     def mark_files(self, files: Mapping[str, str], step: int | None = None) -> None:
         """Files of the run have these SHA-256 from here on; nothing is written if the ledger says so already.
