@@ -1,7 +1,8 @@
 """Limits: what a request may be, and what every answer says to the browser.
 
 Guarantee:
-    No request is read beyond `LARGEST_BODY` bytes or `SECONDS_TO_SEND` seconds. No page may load, embed, or send a form
+    No request is taken whose head is longer than `LARGEST_HEAD` bytes, and no body is read beyond `LARGEST_BODY` bytes
+    or `SECONDS_TO_SEND` seconds. No page may load, embed, or send a form
     to, anything but this server; none is kept by a cache or shown inside another page.
 """
 
@@ -21,7 +22,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Application = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 
-LARGEST_BODY = 8192
+LARGEST_HEAD, LARGEST_BODY = 16_384, 8192
 SECONDS_TO_SEND = 10.0
 MOST_FAILURES, PERIOD = 10, 300.0
 """After so many wrong secrets from one address within so many seconds, it has to wait."""
@@ -70,6 +71,9 @@ class Guard:
                 message["headers"] = [*message.get("headers", []), *self._headers]
             await send(message)
 
+        if sum(len(key) + len(value) for key, value in scope["headers"]) + len(scope["query_string"]) > LARGEST_HEAD:
+            await _answer(with_headers, 431)
+            return
         if _header(scope, b"host") not in self._hosts:
             await _answer(with_headers, 421)
             return
@@ -105,7 +109,7 @@ async def _read(scope: MutableMapping[str, Any], receive: Receive) -> bytes:
 
 
 async def _answer(send: Send, status: int) -> None:
-    words = {400: "Bad request", 408: "Too slow", 413: "Too large", 421: "Not this host"}[status]
+    words = {400: "Bad request", 408: "Too slow", 413: "Too large", 421: "Not this host", 431: "Too large"}[status]
     headers = [(b"content-type", b"text/plain; charset=utf-8"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": words.encode()})

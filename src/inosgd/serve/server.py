@@ -10,11 +10,10 @@ from typing import Any
 from inosgd._extras import needs
 from inosgd.accounts.book import Accounts
 from inosgd.serve.app import application
-from inosgd.serve.limits import SECONDS_TO_SEND
+from inosgd.serve.limits import LARGEST_HEAD, SECONDS_TO_SEND
 from inosgd.serve.settings import Settings
 
 MOST_CONNECTIONS = 500
-LARGEST_HEAD = 16_384
 
 
 def serve(settings: Settings, started: Callable[[Settings], None] | None = None) -> None:
