@@ -46,5 +46,3 @@ def filled(url: str) -> Accounts:
         draw.before(plan.at(step), Position(1, "0" * 64))
     draw.finish()
     return book
-
-

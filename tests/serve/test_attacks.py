@@ -12,7 +12,6 @@ import time
 from urllib.parse import urlencode
 
 import pytest
-import uvicorn
 
 from inosgd.accounts.book import Accounts
 from inosgd.accounts.requests import waiting
@@ -24,8 +23,9 @@ from inosgd.serve.audit import lines
 from inosgd.serve.limits import LARGEST_BODY, Attempts
 from inosgd.serve.links import digest, links, make_link, revoke, visitor_with
 from inosgd.serve.settings import Settings
-from tests.accounts.books import new_book
-from tests.serve.visiting import ORIGIN, Visit, form_of, plain
+from tests.accounts.books import same_for_all
+from tests.serve.running import served
+from tests.serve.visiting import Visit, form_of, plain
 
 EVIL = '<script>alert("1")</script>"><img src=x onerror=alert(1)> {{ 7*7 }} &amp;'
 OWNER_PAGES = ("/change?action=pause", "/done", "/receipt.json", "/check_receipt.py")
@@ -106,7 +106,7 @@ def test_a_form_of_another_session_or_site_is_refused(book, visit):
     assert owner.post("/change", form, origin="https://evil.example").status_code == 403
     assert owner.post("/change", form, origin="null").status_code == 403
     assert owner.post("/change", form, **{"sec-fetch-site": "cross-site"}).status_code == 403
-    assert owner.client.get("/change?" + urlencode({**form, "confirm": "yes"})).status_code == 200  # shows, does nothing
+    assert owner.client.get("/change?" + urlencode(form)).status_code == 200  # it shows, and does nothing
     assert book.head == before
     assert owner.post("/change", form).status_code == 303  # the control: it was a good form
 
@@ -147,7 +147,7 @@ def test_markup_in_names_is_text(tmp_path):
     url = f"sqlite:///{tmp_path}/a.db"
     with Accounts.create(url) as book:
         book.open_collection(EVIL, table)
-        book.reserve(EVIL, table.names, _charge(), run=tmp_path / "<b>run</b>")
+        book.reserve(EVIL, table.names, same_for_all(0.01, 5.0, 10, owners=2), run=tmp_path / "<b>run</b>")
         owner, model = (Visit(application(Settings(url)), make_link(book, *of)) for of in ((EVIL, EVIL), ()))
         owner.change("raise", 3)
         evil_paths = ("/plan?" + urlencode({"collection": EVIL, "steps": 5, "batch": 5, "variant": "<b>"}),)
@@ -161,12 +161,6 @@ def test_markup_in_names_is_text(tmp_path):
         assert EVIL in plain(model.get("/").text) or "alert(" in plain(model.get("/").text)
 
 
-def _charge():
-    from tests.accounts.books import same_for_all
-
-    return same_for_all(0.01, 5.0, 10, owners=2)
-
-
 def test_what_answers_say_to_the_browser(visit, book, tmp_path):
     answer = visit("clinic").get("/")
     policy = answer.headers["content-security-policy"]
@@ -174,7 +168,7 @@ def test_what_answers_say_to_the_browser(visit, book, tmp_path):
     assert "unsafe" not in policy
     assert "frame-ancestors 'none'" in policy
     assert answer.headers["cache-control"] == "no-store"
-    assert answer.headers["referrer-policy"] == "no-referrer"
+    assert answer.headers["referrer-policy"] == "same-origin"
     for inline in ("style=", "onclick", "javascript:", "<script>"):
         assert inline not in answer.text
     cookie = visit("clinic").entered.headers["set-cookie"].lower()
@@ -283,31 +277,8 @@ def running(book, tmp_path, monkeypatch):
     """The address of a real server, which waits for slow requests for half a second."""
     monkeypatch.setattr(server, "SECONDS_TO_SEND", 0.5)
     monkeypatch.setattr(limits, "SECONDS_TO_SEND", 0.5)
-    kept, ready = [], threading.Event()
-    monkeypatch.setattr(uvicorn.Server, "install_signal_handlers", lambda _: None, raising=False)
-    run = uvicorn.Server.run
-
-    def keep(self, *arguments, **named):
-        kept.append(self)
-        return run(self, *arguments, **named)
-
-    monkeypatch.setattr(uvicorn.Server, "run", keep)
-    chosen = []
-
-    def started(settings):
-        chosen.append(settings)
-        ready.set()
-
-    settings = Settings(f"sqlite:///{tmp_path}/accounts.db", port=0)
-    thread = threading.Thread(target=server.serve, args=(settings, started))
-    thread.start()
-    assert ready.wait(20)
-    while not (kept and kept[0].started):
-        time.sleep(0.01)
-    yield "127.0.0.1", chosen[0].port
-    kept[0].should_exit = True
-    thread.join(20)
-    assert not thread.is_alive()
+    with served(f"sqlite:///{tmp_path}/accounts.db") as settings:
+        yield settings.host, settings.port
 
 
 def sent(address, *pieces: bytes, pause: float = 0.0) -> bytes:

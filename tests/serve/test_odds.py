@@ -33,7 +33,7 @@ def test_no_gaussian_release_within_the_budget_does_better(epsilon, delta):
 
 @given(EPSILONS, DELTAS)
 def test_randomized_response_reaches_what_the_budget_allows(epsilon, delta):
-    """The bound from a budget alone cannot be smaller: this mechanism has exactly that budget and is told apart so well."""
+    """The bound from a budget alone cannot be smaller: this mechanism has that budget, and is told apart so well."""
     reached = 100 * (delta + (1 - delta) / (1 + math.exp(-epsilon)))
     assert reached <= best_of_100(epsilon, delta) <= reached + 100 * delta + 1 + 1e-6
 

@@ -6,18 +6,21 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 
+from inosgd.accounts import book as module
 from inosgd.accounts.book import Accounts
 from inosgd.accounts.requests import waiting
 from inosgd.accounts.verification import verify_book
-from inosgd.errors import AccountError
-from inosgd.owners import Budget
+from inosgd.errors import AccountError, AccountExceededError, InvalidArgumentError
+from inosgd.owners import Budget, OwnerTable
 from inosgd.serve.app import application
 from inosgd.serve.audit import lines
 from inosgd.serve.links import links, make_link
 from inosgd.serve.settings import Settings
-from tests.accounts.books import new_book, spent
+from inosgd.units import JOINT
+from tests.accounts.books import new_book, same_for_all, spent
 from tests.serve.conftest import filled
 from tests.serve.visiting import Visit, form_of, plain
 
@@ -118,7 +121,8 @@ def test_a_receipt_of_the_page_is_checked_without_inosgd(book, visit, tmp_path):
 
     def check(name: str) -> subprocess.CompletedProcess:
         head = "{}:{}".format(*book.head)
-        return subprocess.run([sys.executable, "-I", "check.py", name, head], cwd=tmp_path, capture_output=True, text=True)
+        command = [sys.executable, "-I", "check.py", name, head]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
 
     assert check("receipt.json").stdout.startswith("valid: hospital was charged")
     receipt = json.loads((tmp_path / "receipt.json").read_text())
@@ -152,16 +156,12 @@ def test_the_model_owner_sees_all_owners_trainings_and_a_plan(book, visit):
 
 
 def test_owners_of_units_that_they_share_have_links_and_the_units_have_none(tmp_path):
-    import numpy as np
-
-    from inosgd.errors import InvalidArgumentError
-    from inosgd.owners import OwnerTable
-
-    table = OwnerTable(("a", "b", "a+b"), np.array([1.0, 2.0, 1.0]), np.full(3, 1e-5), np.array([5, 5, 2]), "patient")
+    names = ("a", "b", f"a{JOINT}b")
+    table = OwnerTable(names, np.array([1.0, 2.0, 1.0]), np.full(3, 1e-5), np.array([5, 5, 2]), "patient")
     url = f"sqlite:///{tmp_path}/a.db"
     with new_book(url, table) as book:
         with pytest.raises(InvalidArgumentError, match="several owners"):
-            make_link(book, "patients", "a+b")
+            make_link(book, "patients", names[2])
         owner = Visit(application(Settings(url)), make_link(book, "patients", "b"))
         assert "one of your patients was used" in owner.text()
         owner.change("pause")
@@ -172,8 +172,6 @@ def test_owners_of_units_that_they_share_have_links_and_the_units_have_none(tmp_
 
 
 def test_a_book_of_the_schema_before_is_brought_to_this_one(tmp_path, monkeypatch):
-    from inosgd.accounts import book as module
-
     url, new = f"sqlite:///{tmp_path}/old.db", module.MIGRATIONS
     monkeypatch.setattr(module, "MIGRATIONS", new[:1])
     with Accounts.create(url) as old:
@@ -185,9 +183,6 @@ def test_a_book_of_the_schema_before_is_brought_to_this_one(tmp_path, monkeypatc
 
 
 def test_pausing_charges_nothing_and_an_owner_that_withdrew_cannot_be_brought_back(book):
-    from inosgd.errors import AccountExceededError
-    from tests.accounts.books import same_for_all
-
     before = spent(book)
     book.set_budgets("patients", {"clinic": Budget(epsilon=0.5, delta=1e-5)}, state="paused")
     with pytest.raises(AccountExceededError, match="'clinic'"):

@@ -24,7 +24,7 @@ from inosgd.accounts.draws import changed_since
 from inosgd.accounts.standings import OPEN, PAUSED, WITHDRAWN
 from inosgd.ledger.ledger import Ledger
 from inosgd.ledger.records import read_chain
-from inosgd.owners import Budget, OwnerTable
+from inosgd.owners import EXAMPLE, Budget, OwnerTable
 from inosgd.runs.folder import RunFolder
 from inosgd.runs.progression import Changes
 from inosgd.units import parts_of
@@ -53,13 +53,14 @@ def news_for(book: Accounts, run: RunFolder) -> News | None:
 
 def _changes(book: Accounts, last: Reservation, ledger: Ledger, began_with: Mapping[str, Budget]) -> Changes:
     collection, names = book.collection_numbered(last.collection), ledger.table.names
-    standings, known = book.standings(collection, names), dict.fromkeys(names)
+    standings, known = book.standings(collection, names), set(names)
+    shared = set() if ledger.table.unit == EXAMPLE else {name for name in names if parts_of(name, known)}
     then = dict(zip(names, book.budgets_at(collection, names, last.entry).tolist(), strict=True))
     class_of = dict(zip(names, book.members(collection)[book.places(collection, names)].tolist(), strict=True))
     budgets, withdrawn = {}, []
     for name, own, size in ledger.wanted:
         state = standings[name].state if name in standings else OPEN
-        if name not in known or size == 0 or state == PAUSED or parts_of(name, known):
+        if name not in known or name in shared or size == 0 or state == PAUSED:
             continue
         if state == WITHDRAWN:
             withdrawn.append(name)
