@@ -73,6 +73,7 @@ FOLDERS = {
     "paper",
     "report",
     "runs",
+    "serve",
     "study",
     "tuning",
 }

@@ -67,7 +67,7 @@ class Training:
         public = ("[model]\n", "[evaluation]\npublic = true\n\n[model]\n")
         self.url, self.error, self.rates = url, None, []
         self.prepared, self._pause = None, seconds_per_step
-        study = written_study(folder, account, public, ("steps = 12", "steps = 200"))
+        study = written_study(folder, account, public, ("steps = 12", "steps = 120"))
         self._study, self.path = study, folder / "spring-model"
         with Accounts.create(url) as book:
             book.open_collection("patients", study.split(0).owners.table)
@@ -271,7 +271,7 @@ def test_pausing_withdrawing_and_the_end_of_the_training(chromium, site, trainin
         spent, whole = collection.spent, collection.rooms
         assert (spent <= whole)[whole > 0].all()
         assert book.standing("patients", "hospital_b").budget == Budget(epsilon=1.5, delta=1e-5)
-    assert RunFolder.open(training.path).read_ledger().steps == 200
+    assert RunFolder.open(training.path).read_ledger().steps == 120
 
 
 def test_the_page_of_strangers(chromium, site):

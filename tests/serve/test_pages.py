@@ -144,7 +144,7 @@ def test_the_model_owner_sees_all_owners_trainings_and_a_plan(book, visit):
     words = model.text()
     for name in ("clinic", "hospital", "registry"):
         assert name in words
-    assert "registry paused 0" in words
+    assert "registry paused 0 50 %" in words  # what was spent is shown as it is
     assert "clinic" not in model.text("/?search=hosp").split("Owners")[1].split("A plan")[0]
     planned = model.text("/plan?collection=patients&steps=50&batch=100&variant=scale")
     assert "Noise scale" in planned

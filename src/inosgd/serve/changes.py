@@ -208,13 +208,16 @@ def _now(account: Account, wish: Wish, after: Standing) -> tuple[str, ...]:
 
 
 def _left_after(account: Account, after: Standing) -> str:
-    """What the lowered budget would leave; its order stays that with which the account was opened."""
+    """What the lowered budget would leave to trainings, those that run included, which give back and plan anew.
+
+    The order stays that with which the account was opened.
+    """
     collection, budget = account.collection, after.budget
     room = rooms(collection.epsilons * 0 + budget.epsilon, collection.deltas * 0 + budget.delta, collection.orders)
-    left = max(int(room[0] - collection.spent[0] - collection.held[0]), 0)
+    left = max(int(room[0] - collection.spent[0]), 0)
     if left:
-        return f"About {math.floor(100 * left / max(int(room[0]), 1))} % of it is left for further trainings."
-    return "Nothing of it is left: no further training is charged to you."
+        return f"About {math.floor(100 * left / int(room[0]))} % of it is left to trainings, those that run included."
+    return "Nothing of it is left: no training is charged to you any more."
 
 
 def _trainings(
@@ -242,7 +245,7 @@ def _told(training: Seen, spent: float | None, wish: Wish, after: Standing) -> s
         return "At its next step your records leave it; what it has learnt from them so far stays in it."
     if spent is None:
         return "Where it stands cannot be seen from here. At its next step it keeps to the lowered budget, or stops."
-    has = f"It has spent {rounded_up(spent)} of your budget."
+    has = f"It has spent ε = {rounded_up(spent)} of you until now."
     if spent <= after.budget.epsilon:
         return f"{has} At its next step it gets a new plan within what is left."
     if training.published:

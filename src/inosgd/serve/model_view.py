@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 
 from inosgd.accounts.book import Accounts
+from inosgd.accounts.filter import UNIT, rooms
 from inosgd.accounts.requests import Request, waiting
+from inosgd.accounts.standings import Standing
 from inosgd.accounts.views import described_collection
 from inosgd.errors import InvalidArgumentError
 from inosgd.plan import Plan
@@ -61,14 +63,15 @@ def model_view(book: Accounts, collection: str | None, search: str) -> ModelView
     chosen = names[0] if collection is None else collection
     found = book.collection(chosen)
     described = described_collection(book, chosen, most=None if search else MOST_OWNERS)
-    rows = [_row(name, each) for name, each in described["owners"].items() if search.lower() in name.lower()]
     standings = book.standings(found)
+    chosen_owners = [name for name in described["owners"] if search.lower() in name.lower()][:MOST_OWNERS]
+    rows = [_row(name, described["owners"][name], standings.get(name)) for name in chosen_owners]
     return ModelView(
         collections=names,
         collection=chosen,
         search=search,
         owner_count=found.owners,
-        owners=tuple(rows[:MOST_OWNERS]),
+        owners=tuple(rows),
         requests=tuple(
             (
                 each,
@@ -88,16 +91,21 @@ def described_now(book: Accounts, collection: str, owner: str) -> float:
     return book.standing(collection, owner).budget.epsilon
 
 
-def _row(name: str, each: dict[str, Any]) -> OwnerRow:
-    room = max(each["room"], 1e-12)
-    shut = each["epsilon"] == 0
+def _row(name: str, each: dict[str, Any], standing: Standing | None) -> OwnerRow:
+    """Shares are of the budget that the owner asked for, also while it is not in force."""
+    room, is_open = each["room"], each["epsilon"] > 0
+    if standing is not None and not is_open:
+        budget = standing.budget
+        whole = rooms(np.array([budget.epsilon]), np.array([budget.delta]), np.array([each["order"]]))
+        room = float(whole[0]) * UNIT
+    room = max(room, UNIT)
     return OwnerRow(
         name,
         each["state"],
-        "0" if shut else f"{each['epsilon']:g}",
-        0 if shut else math.ceil(100 * each["spent"] / room),
-        0 if shut else math.ceil(100 * each["reserved"] / room),
-        0 if shut else math.floor(100 * each["left"] / room),
+        f"{each['epsilon']:g}",
+        math.ceil(100 * each["spent"] / room),
+        math.ceil(100 * each["reserved"] / room),
+        math.floor(100 * each["left"] / room),
     )
 
 

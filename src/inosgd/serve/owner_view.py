@@ -76,7 +76,8 @@ def owner_view(book: Accounts, visitor: Visitor) -> OwnerView:
     states = {state.id: state for state in book.reservations() if state.collection == collection.number}
     history = owner_history(book, collection.name, owner)
     requests = waiting(book, collection.number, owner)
-    results = (public_results(state, owner) for state in states.values())
+    by_run = {state.run: state for state in states.values() if state.run is not None}
+    results = (public_results(state, owner) for state in by_run.values())
     spent_percent = min(math.ceil(100 * spent / room), 100) if spent <= room else math.ceil(100 * spent / room)
     reserved = math.ceil(100 * held / room) if standing.state == OPEN else 0
     return OwnerView(
@@ -115,18 +116,21 @@ def _spent(collection: Collection) -> Promise:
 
 
 def _spending(history: list[dict[str, Any]], names: dict[str, str], room: float) -> tuple[Spending, ...]:
-    """By day and training, the newest first; what was given back is taken off the day on which it was."""
+    """By day and training, the newest first; what was given back is taken off the day on which it was.
+
+    A training that went on by another plan has several reservations, and is one training here.
+    """
     sums: dict[tuple[str, str], list[float]] = {}
     taken: dict[str, int] = {}
     for entry in history:
         if entry["kind"] in ("committed", "settled"):
             name = entry["reservation"]
-            added = sums.setdefault((entry["time"][:10], name), [0.0, 0])
+            added = sums.setdefault((entry["time"][:10], names.get(name, name[:8])), [0.0, 0])
             added[0] += entry["change"]
             added[1] += entry["releases"] - taken.get(name, 0)
             taken[name] = entry["releases"]
     rows = [
-        Spending(day, names.get(name, name[:8]), int(releases), _percent(change / room))
+        Spending(day, name, int(releases), _percent(change / room))
         for (day, name), (change, releases) in sums.items()
         if change
     ]
