@@ -74,6 +74,7 @@ FOLDERS = {
     "paper",
     "report",
     "runs",
+    "serve",
     "study",
     "tuning",
 }

@@ -79,6 +79,21 @@ class AccountExceededError(InosgdError):
         self.owner, self.asked, self.left, self.order = owner, asked, left, order
 
 
+class BudgetsChangedError(InosgdError):
+    """Owners have changed their budgets since a training reserved; the step was neither recorded nor released.
+
+    Attributes:
+        entry: The entry of the book with the last change.
+    """
+
+    def __init__(self, entry: int) -> None:
+        super().__init__(
+            f"budgets were changed in entry {entry} of the account book since this training reserved; go on with "
+            "`inosgd resume`, which plans for what is left"
+        )
+        self.entry = entry
+
+
 class InfeasibleError(InosgdError):
     """Budgets, steps and batch size that no plan can reconcile.
 

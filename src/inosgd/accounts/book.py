@@ -46,6 +46,7 @@ from inosgd.accounts.filter import UNIT, best_orders
 from inosgd.accounts.fingerprints import overlap
 from inosgd.accounts.programme import Programme
 from inosgd.accounts.schema import MIGRATIONS
+from inosgd.accounts.standings import OPEN, STATES, Standing, check_may_change, keep_standings, read_standings
 from inosgd.errors import AccountError, AccountExceededError, InvalidArgumentError, UnknownOwnerError
 from inosgd.ledger.records import Position
 from inosgd.owners import EXAMPLE, Budget, OwnerTable
@@ -57,6 +58,9 @@ LARGEST_LAG = 60.0
 
 FEW = 1000
 """Up to so many owners are looked up one by one."""
+
+LEAST_LEFT = 1e-3
+"""With less than this share of its room an owner takes no further part in a run: it could take next to none."""
 
 Clock = Callable[[], datetime.datetime]
 
@@ -223,6 +227,10 @@ class Accounts:
                 raise InvalidArgumentError(f"collection={name!r}: there is no such one; the book has {known}")
         return Collection.from_row(found[0])
 
+    def collection_numbered(self, number: int) -> Collection:
+        """The collection with this number."""
+        return self.collection(self._database.rows("SELECT name FROM collections WHERE id = ?", [number])[0][0])
+
     def collection_of_one(self, name: str | None, owner: str) -> Collection:
         """The collection with one class, that of ``owner``; the columns of the others are not read."""
         chosen, values = ("1 = 1", []) if name is None else ("name = ?", [name])
@@ -243,30 +251,97 @@ class Accounts:
         """The names of all collections."""
         return [name for (name,) in self._database.rows("SELECT name FROM collections ORDER BY id")]
 
-    def set_budgets(self, name: str | None, budgets: Mapping[str, Budget]) -> None:
-        """Raise or lower budgets of owners; their orders stay.
+    def set_budgets(
+        self,
+        name: str | None,
+        budgets: Mapping[str, Budget],
+        *,
+        state: str = OPEN,
+        seen: int | None = None,
+        by: str | None = None,
+        also: Callable[[int], None] | None = None,
+    ) -> int:
+        """Raise or lower budgets of owners, pause them or let them withdraw; their orders stay.
 
         After a lowering nothing more is charged than the new budget allows, also not by trainings that have reserved
         already. What was spent stays as it is. Units of several owners get the smallest epsilon and the smallest delta
         among them, as they are now.
+
+        Guarantee:
+            While an owner is paused, and after it has withdrawn, nothing is charged to it: its epsilon in force is 0.
+
+        Args:
+            name: Of the collection.
+            budgets: What owners ask for; of one that is paused, what is in force again when it resumes.
+            state: "open", "paused" or "withdrawn" from now on (`inosgd.accounts.standings`).
+            seen: The entry of the owners' last change, as the caller knows it; any other is refused.
+            by: Who has asked for it, for the record.
+            also: Called with the number of the entry, inside the transaction.
+
+        Returns:
+            The number of the entry.
+
+        Raises:
+            AccountError: If an owner has withdrawn, or has changed its budget since ``seen``; nothing is then changed.
         """
+        _validate.one_of(STATES, state=state)
         with self._writing() as write:
             collection = self.collection(name)
+            check_may_change(read_standings(self._database, collection.number, [*budgets]), [*budgets], seen)
             members = self.members(collection)
             epsilons, deltas = collection.epsilons[members], collection.deltas[members]
             places = self.places(collection, tuple(budgets))
-            epsilons[places] = [budget.epsilon for budget in budgets.values()]
-            deltas[places] = [budget.delta for budget in budgets.values()]
+            asked = np.array([(budget.epsilon, budget.delta) for budget in budgets.values()]).reshape(-1, 2)
+            epsilons[places], deltas[places] = asked[:, 0] if state == OPEN else 0.0, asked[:, 1]
             self._hold_to_strictest(collection, budgets, epsilons, deltas)
-            if not np.isfinite(epsilons).all():
+            if not (np.isfinite(epsilons).all() and np.isfinite(asked).all()):
                 raise InvalidArgumentError("epsilon=inf: an account needs a finite budget; give one")
             parts = split(members, len(collection), [epsilons, deltas])
             changed = collection.with_parents(parts.parents)
             of_class = epsilons[parts.first], deltas[parts.first]
-            arrays = {"budgets": np.column_stack(of_class), **_split_arrays(parts)}
-            entry = write.entry("budgets", collection.number, {"owners": len(budgets)}, arrays)
+            arrays = {"budgets": np.column_stack(of_class), "places": places, "asked": asked, **_split_arrays(parts)}
+            fields = {"owners": len(budgets), "state": state, "by": by}
+            entry = write.entry("budgets", collection.number, fields, arrays)
             changed = replace(changed, epsilons=of_class[0], deltas=of_class[1])
             self.store(_moved(changed, parts, entry))
+            self._database.rows("UPDATE collections SET changed = ? WHERE id = ?", [entry.number, collection.number])
+            standings = {owner: Standing(state, budget, entry.number) for owner, budget in budgets.items()}
+            keep_standings(self._database, collection.number, standings)
+            if also is not None:
+                also(entry.number)
+        return entry.number
+
+    def last_change(self, collection: int) -> int:
+        """The entry of the last change of budgets of a collection; 0 if there is none. One row, by its key."""
+        return int(self._database.rows("SELECT changed FROM collections WHERE id = ?", [collection])[0][0])
+
+    def standings(self, collection: Collection, owners: Sequence[str] | None = None) -> dict[str, Standing]:
+        """Where owners stand that have changed their budget, of all or of some."""
+        return read_standings(self._database, collection.number, owners)
+
+    def standing(self, name: str | None, owner: str) -> Standing:
+        """Where one owner stands."""
+        collection = self.collection_of_one(name, owner)
+        budget = Budget(epsilon=float(collection.epsilons[0]) or 1.0, delta=float(collection.deltas[0]))
+        return self.standings(collection, [owner]).get(owner, Standing(OPEN, budget))
+
+    def budgets_at(self, collection: Collection, names: Sequence[str], entry: int) -> FloatArray:
+        """The epsilons and deltas that were in force for owners after an entry, a row each."""
+        budgets = self._last_array(collection, "budgets", entry)
+        members = self.array(self._last_array(collection, "members", budgets), "members")
+        values = self.array(budgets, "budgets")
+        if members is None or values is None:
+            raise AccountError(f"entry {budgets}: its arrays are missing; restore the book from a copy")
+        found: FloatArray = values[members[self.places(collection, names)]]
+        return found
+
+    def _last_array(self, collection: Collection, name: str, until: int) -> int:
+        """The last entry of a collection, up to ``until``, with an array of this name."""
+        statement = (
+            "SELECT MAX(arrays.entry) FROM arrays JOIN entries ON entries.number = arrays.entry "
+            "WHERE entries.collection = ? AND arrays.name = ? AND arrays.entry <= ?"
+        )
+        return int(self._database.rows(statement, [collection.number, name, until])[0][0])
 
     def _hold_to_strictest(
         self, collection: Collection, changed: Names[str], epsilons: FloatArray, deltas: FloatArray
@@ -292,6 +367,30 @@ class Accounts:
             raise _validate.fail("share", share, "give a number greater than 0 and at most 1")
         collection = self.collection(name)
         return self._rooms(collection, table, np.floor(collection.left * share))
+
+    def left_to_run(self, name: str | None, table: OwnerTable, run: Path, *, share: float = 1.0) -> Rooms:
+        """What is left to a run that has drawn on the book before, if it ends its reservation and reserves anew.
+
+        It is ``share`` of what would be left to it if it had not begun, less what was charged for it, those of its
+        steps that were rolled back included; never more than is left. An owner with less than a thousandth of its room
+        is given none.
+        """
+        collection = self.collection(name)
+        charged, held = self._of_run(collection, run)
+        others = collection.spent - charged + collection.held - held
+        units = np.floor(np.maximum(collection.rooms - others, 0) * share) - charged
+        return self._rooms(collection, table, np.where(units > LEAST_LEFT * collection.rooms, units, 0.0))
+
+    def _of_run(self, collection: Collection, run: Path) -> tuple[IntArray, IntArray]:
+        """What is charged for a run, and what is held for it, class by class."""
+        charged = held = np.zeros(len(collection), dtype=np.int64)
+        for state in self._reservations("run = ? AND collection = ?", [str(run), collection.number]):
+            _, prices = self._prices_now(state)
+            taken = cost(prices, state.releases, state.committed)
+            charged = charged + taken
+            if state.state == "reserved":
+                held = held + cost(prices, state.releases, state.total) - taken
+        return charged, held
 
     def whole(self, name: str | None, table: OwnerTable) -> Rooms:
         """What the budgets in force allow the owners of ``table`` in all, whatever was charged."""
@@ -451,7 +550,10 @@ class Accounts:
             write.entry("looked", collection.number, {"purpose": purpose})
 
     def table(self, name: str | None = None) -> OwnerTable:
-        """Owners of a collection, with the budgets in force and the numbers of units that it was opened with."""
+        """Owners of a collection, with their budgets and the numbers of units that it was opened with.
+
+        Of owners that are paused or have withdrawn it is the budget that they asked for; what is `left` to them is 0.
+        """
         collection = self.collection(name)
         members = self.members(collection)
         units = self.array(self.entries(collection.number, "opened")[0].number, "units")
@@ -459,9 +561,21 @@ class Accounts:
             raise AccountError(f"collection {collection.name!r}: its numbers of units are missing; restore the book")
         names = tuple(self.names(collection))
         unit = self.entries(collection.number, "opened")[0].fields["unit"]
-        return OwnerTable(names, collection.epsilons[members], collection.deltas[members], units, unit)
+        epsilons = collection.epsilons[members]
+        if not (epsilons > 0).all():
+            epsilons = _as_asked(names, epsilons, self.standings(collection))
+        return OwnerTable(names, epsilons, collection.deltas[members], units, unit)
 
     # Reading ---------------------------------------------------------------------------------------------------
+
+    @property
+    def database(self) -> Database:
+        """The connection, for tables that are not part of the chain."""
+        return self._database
+
+    def now(self) -> datetime.datetime:
+        """The time by the book's clock, in UTC."""
+        return self._clock().astimezone(datetime.UTC)
 
     @property
     def head(self) -> Head:
@@ -607,8 +721,7 @@ class Accounts:
 
     def _prices_now(self, state: Reservation) -> tuple[Collection, IntArray]:
         """The collection of a reservation, and its prices for the classes that there are now."""
-        (name,) = self._database.rows("SELECT name FROM collections WHERE id = ?", [state.collection])[0]
-        collection, prices = self.collection(name), self.array(state.entry, "prices")
+        collection, prices = self.collection_numbered(state.collection), self.array(state.entry, "prices")
         if prices is None:
             raise AccountError(f"reservation {state.id}: its prices are missing; restore the book from a copy")
         return collection, prices[collection.ancestors(len(prices))]
@@ -691,6 +804,16 @@ class _Writing:
                 f"{last.isoformat(timespec='seconds')}: set the clock right; nothing was written"
             )
         return max(now, last).isoformat(timespec="microseconds")
+
+
+def _as_asked(names: Sequence[str], epsilons: FloatArray, standings: Mapping[str, Standing]) -> FloatArray:
+    """Epsilons with what owners asked for that allow nothing now; of units of several, the smallest among them."""
+    asked = {name: standings[name].budget.epsilon for name in names if name in standings}
+    asked |= {name: epsilon for name, epsilon in zip(names, epsilons.tolist(), strict=True) if epsilon > 0}
+    every = dict.fromkeys(names)
+    return np.array(
+        [asked[name] if name in asked else min(asked[part] for part in parts_of(name, every)) for name in names]
+    )
 
 
 def _split_arrays(parts: Any) -> dict[str, Array]:

@@ -11,6 +11,10 @@ dead process left behind may have lost their end, so all that was committed then
 on within its last block, from a checkpoint that has the keys of its noise: if the ledger has lost steps, they come out
 to the same bits. What was replayed after a resume was recorded once and is charged once; what was rolled back stays
 charged, because its noise was drawn.
+
+A draw that *heeds* changes looks before each release whether budgets of its owners have changed since it reserved, and
+then refuses the release with `BudgetsChangedError`, also where the block was committed before and where the new budgets
+would allow it: `inosgd.accounts.heeding` says what follows.
 """
 
 from __future__ import annotations
@@ -19,10 +23,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from inosgd import _validate
 from inosgd.accounts.book import Accounts, Reservation
 from inosgd.accounts.charge import Charge
-from inosgd.errors import AccountError, InosgdError
+from inosgd.errors import AccountError, AccountExceededError, BudgetsChangedError, InosgdError
 from inosgd.files import sha256
 from inosgd.ledger.ledger import Ledger
 from inosgd.ledger.records import Position, check_position, read_chain
@@ -40,18 +46,30 @@ class Draw:
     """The permission of one training to release what it has reserved.
 
     Guarantee:
-        `before` returns only if the release is of the mechanism that was reserved and is committed in the book.
+        `before` returns only if the release is of the mechanism that was reserved and is committed in the book; if it
+        heeds changes, only if no budget of its ``owners`` had changed since it reserved when it looked.
         `finish` gives back nothing that an earlier process has committed.
     """
 
     def __init__(
-        self, book: Accounts, state: Reservation, phases: Sequence[Phase], *, taken: int = 0, block: int | None = None
+        self,
+        book: Accounts,
+        state: Reservation,
+        phases: Sequence[Phase],
+        *,
+        taken: int = 0,
+        block: int | None = None,
+        heeding: Sequence[str] = (),
     ) -> None:
-        """A draw that goes on after ``taken`` releases; ``phases`` are those that were reserved."""
+        """A draw that goes on after ``taken`` releases; ``phases`` are those that were reserved.
+
+        Changes of the budgets of the owners in ``heeding`` are heeded.
+        """
         block = min(BLOCK, max(1, state.total // BLOCKS)) if block is None else block
         _validate.whole(1, block=block)
         self.book, self.state, self.taken = book, state, taken
         self._phases, self._block, self._committed_before = list(phases), block, state.committed
+        self._heeding, self._looked = tuple(heeding), state.entry
 
     @classmethod
     def reserve(
@@ -65,6 +83,7 @@ class Draw:
         stand: int = 0,
         identifier: str | None = None,
         block: int | None = None,
+        heeding: bool = False,
     ) -> Draw:
         """Reserve what ``plan`` will spend.
 
@@ -77,6 +96,7 @@ class Draw:
             stand: How many releases of the plan stand and are not taken again.
             identifier: Of the reservation, if it was chosen before.
             block: How many releases are committed at a time; by default by `BLOCK` and `BLOCKS`.
+            heeding: Whether changes of budgets are heeded.
         """
         book.check_unit(collection, plan.table)
         phases = remaining(plan.charges, stand)
@@ -89,7 +109,7 @@ class Draw:
             begun=begun,
             identifier=identifier,
         )
-        return cls(book, state, phases, block=block)
+        return cls(book, state, phases, block=block, heeding=plan.table.names if heeding else ())
 
     def ledger(self, plan: Plan, path: Path | None = None) -> Ledger:
         """A new ledger for ``plan`` that asks this draw."""
@@ -100,10 +120,23 @@ class Draw:
     def before(self, terms: Terms, position: Position) -> None:
         """Allow the next release, which is of ``terms``, or raise."""
         self._check(terms)
+        self._heed()
         if self.taken >= self.state.committed:
             wanted = min(self.taken + self._block, self.state.total)
-            self.state = self.book.commit(self.state.id, wanted, position)
+            try:
+                self.state = self.book.commit(self.state.id, wanted, position)
+            except AccountExceededError:
+                self._heed()  # what was reserved is refused only if a budget was lowered
+                raise
         self.taken += 1
+
+    def _heed(self) -> None:
+        """Raise if a budget has changed since this draw reserved; other owners' changes are looked at once."""
+        last = self.book.last_change(self.state.collection) if self._heeding else 0
+        if last > self._looked:
+            if changed_since(self.book, self.state, self._heeding):
+                raise BudgetsChangedError(last)
+            self._looked = last
 
     def finish(self) -> Reservation:
         """Give back what was reserved and not taken."""
@@ -122,6 +155,15 @@ class Draw:
         raise AccountError(
             f"release {self.taken + 1} of reservation {self.state.id} is not what was reserved; plan and reserve anew"
         )
+
+
+def changed_since(book: Accounts, state: Reservation, owners: Sequence[str]) -> bool:
+    """Whether the budget in force of one of ``owners`` is another one than when the reservation was made."""
+    collection = book.collection_numbered(state.collection)
+    then = book.budgets_at(collection, owners, state.entry)
+    classes = book.members(collection)[book.places(collection, owners)]
+    now = np.column_stack([collection.epsilons[classes], collection.deltas[classes]])
+    return not np.array_equal(then, now)
 
 
 def remaining(phases: Sequence[Phase], stand: int) -> list[Phase]:

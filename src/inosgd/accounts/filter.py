@@ -73,9 +73,13 @@ def best_orders(epsilons: FloatArray, deltas: FloatArray) -> IntArray:
 
 
 def rooms(epsilons: FloatArray, deltas: FloatArray, orders: IntArray) -> IntArray:
-    """The units that budgets allow at their orders, rounded down; 0 where a lowered budget allows nothing."""
-    exact = (epsilons * (1 - _ROUNDING) - offsets(orders, deltas)) / UNIT
-    return np.floor(np.clip(exact, 0, LARGEST)).astype(np.int64)
+    """The units that budgets allow at their orders, rounded down; 0 where a lowered budget allows nothing.
+
+    Epsilon 0 allows nothing, whatever delta is: it is the budget of an owner that is paused or has withdrawn.
+    """
+    exact = np.where(epsilons > 0, (epsilons * (1 - _ROUNDING) - offsets(orders, deltas)) / UNIT, 0.0)
+    allowed: IntArray = np.floor(np.clip(exact, 0, LARGEST)).astype(np.int64)
+    return allowed
 
 
 def epsilons_of(units: IntArray, deltas: FloatArray, orders: IntArray) -> FloatArray:

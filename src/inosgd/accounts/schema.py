@@ -6,9 +6,19 @@
     collections   of units: where each stands now, a number per class of owners in every column
     owners        the row of each owner in the columns of its collection
     reservations  where each stands now
+    standings     of owners who have changed their budget: open, paused or withdrawn, what they asked for, which entry
+    requests      raised budgets that wait for the model owner, or were answered
+    links         who may open the owners' page (`inosgd.serve`): digests of secrets, never secrets
+    sessions      who has logged in there: digests of tokens
+    audit         log-ins, refusals, links and changes, in their order
 
-``collections`` and ``reservations`` follow from ``entries`` and ``arrays`` (`inosgd.accounts.verification`). Owners
-with the same budget and history are one class. A reservation looks at every class, so classes are columns, not rows.
+``collections``, ``reservations`` and ``standings`` follow from ``entries`` and ``arrays``
+(`inosgd.accounts.verification`). Owners with the same budget and history are one class. A reservation looks at every
+class, so classes are columns, not rows.
+
+The audit log is a table and not part of the chain: the header of every entry is in every owner's receipt, so that each
+owner would see when others log in, and who tries wrong secrets could make all receipts longer. Changes of budgets are
+entries of the chain, and the log names their numbers.
 """
 
 from __future__ import annotations
@@ -31,6 +41,22 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "entry {big} NOT NULL REFERENCES entries (number), state TEXT NOT NULL, purpose TEXT NOT NULL, "
         "run TEXT, plan TEXT, begun {big} NOT NULL, releases TEXT NOT NULL, committed {big} NOT NULL)",
         "CREATE INDEX reservations_of ON reservations (collection, state)",
+    ),
+    (
+        "ALTER TABLE collections ADD COLUMN changed {big} NOT NULL DEFAULT 0",
+        "CREATE TABLE standings (collection INTEGER NOT NULL REFERENCES collections (id), owner TEXT NOT NULL, "
+        "state TEXT NOT NULL, epsilon DOUBLE PRECISION NOT NULL, delta DOUBLE PRECISION NOT NULL, "
+        "entry {big} NOT NULL, PRIMARY KEY (collection, owner))",
+        "CREATE TABLE requests (number {big} PRIMARY KEY, collection INTEGER NOT NULL REFERENCES collections (id), "
+        "owner TEXT NOT NULL, epsilon DOUBLE PRECISION NOT NULL, delta DOUBLE PRECISION NOT NULL, time TEXT NOT NULL, "
+        "state TEXT NOT NULL)",
+        "CREATE INDEX requests_of ON requests (collection, owner)",
+        "CREATE TABLE links (id TEXT PRIMARY KEY, collection INTEGER REFERENCES collections (id), owner TEXT, "
+        "digest {bytes} NOT NULL, made TEXT NOT NULL, used TEXT, revoked TEXT)",
+        "CREATE TABLE sessions (digest {bytes} PRIMARY KEY, link TEXT NOT NULL REFERENCES links (id), "
+        "ends TEXT NOT NULL)",
+        "CREATE TABLE audit (number {big} PRIMARY KEY, time TEXT NOT NULL, link TEXT, action TEXT NOT NULL, "
+        "entry {big})",
     ),
 )
 """Steps that were published are never changed; the next change of the schema is one more step."""

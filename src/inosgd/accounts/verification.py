@@ -1,8 +1,8 @@
 """Verification of a book: the chain, every array, every price by dp-accounting, and every sum, from the entries alone.
 
-The tables ``collections``, ``owners`` and ``reservations`` are what the entries add up to; they are computed again and
-compared. An edited book shows in the chain, unless every later hash was computed again too; a book that was computed
-again, or an old copy, shows against a head that was published (`Accounts.head`).
+The tables ``collections``, ``owners``, ``reservations`` and ``standings`` are what the entries add up to; they are
+computed again and compared. An edited book shows in the chain, unless every later hash was computed again too; a book
+that was computed again, or an old copy, shows against a head that was published (`Accounts.head`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from inosgd.accounts.chain import START, Array, Entry, Head, described, header_h
 from inosgd.accounts.charge import Charge, cost
 from inosgd.accounts.collection import COLUMNS, Collection
 from inosgd.accounts.filter import UNIT
+from inosgd.accounts.standings import WITHDRAWN, Standing
 from inosgd.errors import AccountError, InosgdError
+from inosgd.owners import Budget
 
 RELATIVE, ABSOLUTE = 1e-6, 4 * UNIT
 """How far below dp-accounting's figure a price may be: roundings of either."""
@@ -113,6 +115,8 @@ class _Replay:
         self.collections: dict[int, Collection] = {}
         self.reservations: dict[str, tuple[Reservation, IntArray]] = {}
         self.programmes: dict[int, int] = {}
+        self.standings: dict[int, dict[int, Standing]] = {}
+        self.changed: dict[int, int] = {}
         self._known: dict[tuple[Any, ...], float] = {}
 
     def take(self, entry: Entry) -> None:
@@ -156,9 +160,20 @@ class _Replay:
             zeros,
         )
 
-    def _budgets(self, entry: Entry, _: dict[str, Any], arrays: dict[str, Array]) -> None:
+    def _budgets(self, entry: Entry, fields: dict[str, Any], arrays: dict[str, Array]) -> None:
         grown = self._grown(entry, arrays)
         self._keep(replace(grown, epsilons=arrays["budgets"][:, 0], deltas=arrays["budgets"][:, 1]))
+        if "places" not in arrays:  # before there were standings
+            return
+        self.changed[grown.number] = entry.number
+        stands, members = self.standings.setdefault(grown.number, {}), self.book.array(grown.members, "members")
+        for place, (epsilon, delta) in zip(arrays["places"].tolist(), arrays["asked"].tolist(), strict=True):
+            asked = Standing(fields["state"], Budget(epsilon=epsilon, delta=delta), entry.number)
+            if place in stands and stands[place].state == WITHDRAWN:
+                raise AccountError("it changes the budget of an owner that has withdrawn")
+            if members is None or arrays["budgets"][members[place], 0] != asked.epsilon_in_force:
+                raise AccountError("a budget in force is not what its owner asked for")
+            stands[place] = asked
 
     def _reserved(self, entry: Entry, fields: dict[str, Any], arrays: dict[str, Array]) -> None:
         collection, prices = self._grown(entry, arrays), arrays["prices"]
@@ -284,6 +299,13 @@ class _Replay:
             columns += ["members"] if stored.members != expected.members else []
             found += [f"collection {expected.name!r}: {name} is not what its entries add up to" for name in columns]
             found += self._owners(stored, expected)
+            stands = {
+                book.name_at(stored, place): each for place, each in self.standings.get(expected.number, {}).items()
+            }
+            if book.standings(stored) != stands or book.last_change(stored.number) != self.changed.get(
+                stored.number, 0
+            ):
+                found.append(f"collection {expected.name!r}: its owners do not stand where its entries say")
         stored_states = {each.id: replace(each, run=None) for each in book.reservations()}
         expected_states = {name: state for name, (state, _) in self.reservations.items()}
         if stored_states != expected_states:

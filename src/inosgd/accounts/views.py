@@ -12,6 +12,7 @@ from inosgd.accounts.chain import Entry
 from inosgd.accounts.charge import cost
 from inosgd.accounts.collection import Collection
 from inosgd.accounts.filter import UNIT, epsilons_of
+from inosgd.accounts.standings import OPEN, Standing
 
 
 def described_collection(book: Accounts, name: str | None, *, most: int | None = None) -> dict[str, Any]:
@@ -20,12 +21,15 @@ def described_collection(book: Accounts, name: str | None, *, most: int | None =
     members = book.members(collection)
     shares = _shares(collection)
     order = np.argsort(1 - shares[members], kind="stable") if most is not None else np.arange(len(members))
-    names = book.names(collection)
+    names, standings = book.names(collection), book.standings(collection)
     return {
         "collection": collection.name,
         "owner_count": collection.owners,
         "classes": len(np.unique(members)),
-        "owners": {names[place]: _class(collection, int(members[place])) for place in order[:most].tolist()},
+        "owners": {
+            names[place]: _class(collection, int(members[place]), standings.get(names[place]))
+            for place in order[:most].tolist()
+        },
         "reserved": [vars(each) for each in book.reservations(only_open=True) if each.collection == collection.number],
         "looks": book.looks(collection),
         "programme": bool(book.entries(collection.number, "declared")),
@@ -35,7 +39,8 @@ def described_collection(book: Accounts, name: str | None, *, most: int | None =
 
 def described_owner(book: Accounts, name: str | None, owner: str) -> dict[str, Any]:
     """Where one owner stands; takes as long for one of a million as for one of ten."""
-    return {"owner": owner} | _class(book.collection_of_one(name, owner), 0)
+    collection = book.collection_of_one(name, owner)
+    return {"owner": owner} | _class(collection, 0, book.standings(collection, [owner]).get(owner))
 
 
 def owner_history(book: Accounts, name: str | None, owner: str) -> list[dict[str, Any]]:
@@ -77,7 +82,7 @@ def described_entry(entry: Entry) -> dict[str, Any]:
     return {**shown, **fields, "hash": entry.hash}
 
 
-def _class(collection: Collection, number: int) -> dict[str, Any]:
+def _class(collection: Collection, number: int, standing: Standing | None) -> dict[str, Any]:
     rows: IntArray = np.array([number])
     spent, deltas, orders = collection.spent[rows], collection.deltas[rows], collection.orders[rows]
     return {
@@ -89,6 +94,7 @@ def _class(collection: Collection, number: int) -> dict[str, Any]:
         "spent_epsilon": float(epsilons_of(spent, deltas, orders)[0]),
         "reserved": float(collection.held[number]) * UNIT,
         "left": float(collection.left[number]) * UNIT,
+        "state": OPEN if standing is None else standing.state,
     }
 
 

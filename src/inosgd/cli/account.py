@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +17,7 @@ from inosgd.accounts.database import connect
 from inosgd.accounts.draws import settle_from_run
 from inosgd.accounts.fingerprints import fingerprints, key_at
 from inosgd.accounts.receipts import check_script, receipt_of
+from inosgd.accounts.standings import PAUSED
 from inosgd.accounts.verification import verify_book
 from inosgd.accounts.views import described_collection, described_entry, described_owner, owner_history
 from inosgd.cli.console import messages, plain_table, results
@@ -25,6 +27,8 @@ from inosgd.cli.studies import find_study
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.files import write_private
 from inosgd.owners import Budget
+from inosgd.serve.links import links, make_link, revoke
+from inosgd.serve.settings import PORT
 from inosgd.shown import rounded_down, rounded_up
 from inosgd.study.account import key_of, rows_of
 
@@ -89,8 +93,10 @@ def budget_command(
     """Raise or lower the budget of an owner. What was spent stays; nothing more is charged than it allows now."""
     with Accounts.open(url) as book:
         before = described_owner(book, collection, owner)
+        if before["state"] == PAUSED:
+            raise InvalidArgumentError(f"owner={owner!r}: it has paused, and resumes by its link (`inosgd serve`)")
         budget = Budget(epsilon=epsilon, delta=before["delta"] if delta is None else delta)
-        book.set_budgets(collection, {owner: budget})
+        book.set_budgets(collection, {owner: budget}, by="command line")
         results().print(f"{escape(owner)}: ε {before['epsilon']:g} -> {epsilon:g}")
 
 
@@ -133,6 +139,47 @@ def history_command(url: Url, collection: Name = None, owner: Owner = None, as_j
     if len(_last_of_blocks(entries)) < len(entries):
         results().print("\nOf commitments in a row the last is shown, which counts those before it; --json shows all.")
     results().print("\nHead, to be published: {}:{}".format(*head), soft_wrap=True)
+
+
+@app.command("link")
+def link_command(
+    url: Url,
+    owner: Annotated[str | None, typer.Option(help="Whose link.")] = None,
+    model_owner: Annotated[bool, typer.Option("--model-owner", help="A link that sees all owners.")] = False,
+    at: Annotated[str, typer.Option(help="The address of the page, as people use it.")] = f"http://127.0.0.1:{PORT}",
+    collection: Name = None,
+) -> None:
+    """Make a personal link to the page of `inosgd serve`. It is shown once; the book keeps a digest of its secret."""
+    if (owner is None) != model_owner:
+        raise InvalidArgumentError("owner: give --owner NAME, or --model-owner")
+    with Accounts.open(url) as book:
+        token = make_link(book, collection, owner)
+    typer.echo(f"{at.rstrip('/')}/enter#{token}")
+
+
+@app.command("links")
+def links_command(url: Url, as_json: AsJson = False) -> None:
+    """Show the links that were made, whose they are, and when they were last used; no secret is known."""
+    with Accounts.open(url) as book:
+        found = links(book)
+    if as_json:
+        typer.echo(json.dumps([asdict(each) for each in found]))
+        return
+    table = plain_table("link", "of", "made", "last used", "revoked", right=())
+    for each in found:
+        times = [(when or "-")[:16].replace("T", " ") for when in (each.made, each.used, each.revoked)]
+        table.add_row(each.visitor.link, escape(each.visitor.owner or "the model owner"), *times)
+    results().print(table)
+
+
+@app.command("revoke")
+def revoke_command(
+    url: Url, link: Annotated[str, typer.Argument(help="The link, by its first eight letters.")]
+) -> None:
+    """Revoke a link: it opens nothing any more, and who came by it is logged out."""
+    with Accounts.open(url) as book:
+        revoke(book, link)
+    results().print(f"Link {escape(link)} opens nothing any more.")
 
 
 @app.command("settle")

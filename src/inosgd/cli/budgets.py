@@ -22,6 +22,7 @@ from inosgd.plan_config import PlanConfig
 from inosgd.runs.folder import RunFolder
 from inosgd.runs.progression import Changes, Proposal, carry_out, propose
 from inosgd.shown import rounded_up
+from inosgd.study.account import rooms_of_run
 from inosgd.study.data import joined_data
 from inosgd.study.joining import joined_file
 from inosgd.study.running import forget_model
@@ -54,7 +55,8 @@ def budgets_command(
     ledger = folder.read_ledger()
     changes, joining = _changes(study, ledger, changed or [], added or [], withdraw or [], data, delta)
     with messages().status("planning"):
-        proposal = propose(folder, changes, _config(folder, steps, allow_large_deltas))
+        config, rooms = _config(folder, steps, allow_large_deltas), rooms_of_run(study, folder)
+        proposal = propose(folder, changes, config, rooms=rooms)
     if as_json:
         typer.echo(json.dumps(_report(proposal, done=yes)))
     else:

@@ -72,6 +72,10 @@ COMMANDS = {
         "Train one model under the same individual budgets with several methods, and show the score of every owner.",
     ),
     "account": Listed("account:app", "Add up all trainings on the same units in an account book, owner by owner."),
+    "serve": Listed(
+        "serve:serve_command",
+        "Show an account book in the browser: owners see and change their budgets, the model owner sees all of it.",
+    ),
     "plan": Listed("plan:plan_command", "Plan sampling rates, clipping thresholds and noise for individual budgets."),
     "reproduce": Listed(
         "reproduce:reproduce_command",

@@ -41,10 +41,10 @@ def progress_bar(*, hidden: bool = False) -> Progress:
 
 @contextmanager
 def steps_shown(taken: int, planned: int, *, hidden: bool) -> Iterator[Callable[..., None]]:
-    """How far a training has come: what it gives is to be called after each step."""
+    """How far a training has come: what it gives is a callback of the training."""
     with progress_bar(hidden=hidden) as progress:
         task = progress.add_task("training", total=planned, completed=taken)
-        yield lambda *_: progress.advance(task)
+        yield lambda state, *_: progress.update(task, completed=state.step)
 
 
 def plain_table(*left: str, right: tuple[str, ...]) -> Table:

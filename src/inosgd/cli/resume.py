@@ -19,8 +19,10 @@ from inosgd.cli.studies import AllowFactory, study_of_run
 from inosgd.cli.train import CHECKPOINTS, resumable
 from inosgd.distributed import Peers, connect
 from inosgd.errors import TrainingStoppedError
-from inosgd.runs.folder import RunFolder
-from inosgd.study.running import Prepared, finish, follow, prepare_again, resume_training
+from inosgd.runs.folder import LockedRun, RunFolder
+from inosgd.study.account import heed
+from inosgd.study.running import Prepared, finish, follow, forget_model, prepare_again, resume_training
+from inosgd.study.study import Study
 
 
 def resume_command(
@@ -40,8 +42,11 @@ def resume_command(
     with connect() as peers, ExitStack() as held:
         with peers.together():
             folder = RunFolder.open(run)
-            _refuse_stopped(folder)
             locked = held.enter_context(folder.lock()) if peers.first else None
+            if locked is not None:
+                _heed(locked, study_of_run(folder, allow_factory=allow_factory))
+        with peers.together():
+            _refuse_stopped(folder)
             prepared = _prepared(folder, allow_factory, peers)
         resumed = resume_training(locked or folder, prepared)
         if locked is None:
@@ -53,7 +58,8 @@ def resume_command(
         interval = every or math.ceil(steps / CHECKPOINTS)
         with resumable(folder), steps_shown(resumed.state.step, steps, hidden=as_json) as shown:
             outcome = finish(locked, prepared, resumed.state, every=interval, after_step=shown)
-    show_outcome(folder, prepared, outcome, report_at_end(folder.path) if report else None, as_json=as_json)
+    page = report_at_end(folder.path) if report else None
+    show_outcome(folder, outcome.prepared or prepared, outcome, page, as_json=as_json)
 
 
 def _prepared(folder: RunFolder, allow_factory: str | None, peers: Peers) -> Prepared:
@@ -61,6 +67,15 @@ def _prepared(folder: RunFolder, allow_factory: str | None, peers: Peers) -> Pre
         shown = reading_shown_by(status)
         study = study_of_run(folder, allow_factory=allow_factory, progress=shown)
         return prepare_again(folder, study, peers=peers)
+
+
+def _heed(run: LockedRun, study: Study) -> None:
+    """Do what follows from budgets that owners have changed in their accounts since the run was interrupted."""
+    proposal = heed(run, study)
+    if proposal is not None:
+        if proposal.action == "roll back":
+            forget_model(run)
+        messages().print(f"owners have changed their budgets: {escape(proposal.reason)}", soft_wrap=True)
 
 
 def _refuse_stopped(folder: RunFolder) -> None:

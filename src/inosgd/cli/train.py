@@ -82,7 +82,7 @@ def train_command(
                 outcome = finish(locked, prepared, state, every=interval, after_step=shown)
     reached = _yardstick(run, prepared) if yardstick_not_private else None
     page = report_at_end(run.path) if output.report else None
-    show_outcome(run, prepared, outcome, page, as_json=output.as_json, yardstick=reached)
+    show_outcome(run, outcome.prepared or prepared, outcome, page, as_json=output.as_json, yardstick=reached)
 
 
 def _yardstick(run: RunFolder, prepared: Prepared) -> float:

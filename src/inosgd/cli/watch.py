@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
-import socket
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +21,7 @@ from inosgd.analysis.score import score_named
 from inosgd.cli.console import plain_table, results
 from inosgd.ledger.ledger import Ledger
 from inosgd.runs.folder import RunFolder
+from inosgd.runs.lock import is_at_work
 from inosgd.shown import BUDGET, SPENT, USED, spending_shown
 
 MOST_OWNERS = 20
@@ -110,25 +108,7 @@ def _state(run: RunFolder, ledger: Ledger, planned: int) -> str:
         return f"stopped: {ledger.stopped}"
     if ledger.steps >= planned:
         return "finished"
-    return "training" if _is_locked(run.path / "lock") else "interrupted: go on with inosgd resume"
-
-
-def _is_locked(lock: Path) -> bool:
-    """Whether the process that signed the lock lives; one on another machine is taken to."""
-    if not lock.is_file():
-        return False
-    signed = re.match(r"process (\d+) on (\S+) since", lock.read_text(encoding="utf-8"))
-    if signed is None:
-        return False
-    if signed[2] != socket.gethostname():
-        return True
-    try:
-        os.kill(int(signed[1]), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+    return "training" if is_at_work(run.path) else "interrupted: go on with inosgd resume"
 
 
 def _frame(seen: Seen) -> RenderableType:

@@ -7,10 +7,11 @@ On disk a ledger is a chain of records (`inosgd.ledger.records`), format 5. The 
     counts      what was counted, with its noise: one row per owner, one column per class
     terms       what the steps after it do, until the next ``terms``, ``change`` or ``rollback``
     step        one release: its number, and ``streams``, a digest of the random streams' states before it
-    change      owners and budgets from here on; ``step`` is where training continues; the plan's SHA-256
+    change      owners and budgets from here on; ``step`` is where training continues; the plan's SHA-256; ``account``,
+                if it answers an entry of an account book: the book's identifier and the entry's number
     rollback    ``step`` is where training continues; the steps after it were computed and are given up
     published   the model after ``step`` is published; SHA-256 of its file
-    stop        no further step until the next ``change``; the reason, and the budgets that were asked for
+    stop        no further step until the next ``change``; the reason, the budgets that were asked for, ``account``
     files       files of the run as they are from here on: by name their SHA-256, and ``step``, after which they
                 were made (null: before any)
     checkpoint  a checkpoint: its name, its step, and the SHA-256 of its ``state.json``, of its ``streams.json``,

@@ -21,7 +21,7 @@ from inosgd.ledger.history import LEDGER_FORMAT, History, KnownCheckpoint, check
 from inosgd.ledger.records import Chain, Position, RecordFile, check_position, read_chain
 from inosgd.owners import OwnerTable
 from inosgd.plan import Phase, Plan, Terms, check_count
-from inosgd.shown import BUDGET, LEFT, SPENT, USED, rounded_up, spending_shown
+from inosgd.shown import BUDGET, LEFT, SPENT, USED, spending_shown
 from inosgd.tabled import Tabled, TextTable
 
 _OF_STEPS = ("terms", "step")
@@ -281,8 +281,16 @@ class Ledger(Tabled):
         self._history.check_recorded(step)
         self._append({"kind": "published", "step": step, "model": model})
 
-    def mark_change(self, step: int, table: OwnerTable, plan: str | None = None) -> None:
+    def mark_change(
+        self, step: int, table: OwnerTable, plan: str | None = None, *, account: Mapping[str, Any] | None = None
+    ) -> None:
         """Owners and budgets are ``table`` from here on, and training goes on from ``step``.
+
+        Args:
+            step: How many steps stand.
+            table: Owners and budgets.
+            plan: The SHA-256 of the plan's JSON, for the record.
+            account: Which entry of which account book it answers, for the record.
 
         Raises:
             BudgetExceededError: If an owner has spent more in the first ``step`` steps than ``table`` allows.
@@ -294,16 +302,18 @@ class Ledger(Tabled):
         spent = epsilons_spent(phases, table.deltas, self.accountant)
         if not (spent <= table.epsilons).all():
             raise _refusal(table, spent, step)
-        self._append({"kind": "change", "step": step, "owners": table.to_json(), "plan": plan})
+        answered = {} if account is None else {"account": dict(account)}
+        self._append({"kind": "change", "step": step, "owners": table.to_json(), "plan": plan, **answered})
 
     def mark_rollback(self, step: int) -> None:
         """Give up the steps after ``step``, of which nothing is published."""
         self._history.check_return(step)
         self._append({"kind": "rollback", "step": step})
 
-    def mark_stop(self, reason: str, wanted: OwnerTable) -> None:
-        """No further step until a change: ``wanted`` cannot be met otherwise."""
-        self._append({"kind": "stop", "reason": reason, "wanted": wanted.to_json()})
+    def mark_stop(self, reason: str, wanted: OwnerTable, *, account: Mapping[str, Any] | None = None) -> None:
+        """No further step until a change: ``wanted`` cannot be met otherwise; ``account`` as in `mark_change`."""
+        answered = {} if account is None else {"account": dict(account)}
+        self._append({"kind": "stop", "reason": reason, "wanted": wanted.to_json(), **answered})
 
     def mark_files(self, files: Mapping[str, str], step: int | None = None) -> None:
         """Files of the run have these SHA-256 from here on; nothing is written if the ledger says so already.

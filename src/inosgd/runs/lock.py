@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import fcntl
 import os
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,6 +51,28 @@ def check_locked(folder: Path) -> None:
         raise InvalidArgumentError(
             f"run {str(folder)!r} is not locked: work inside `with run.lock() as locked:`, on what it gives"
         )
+
+
+def is_at_work(folder: Path) -> bool:
+    """Whether the process that signed the lock of ``folder`` lives; one on another machine is taken to.
+
+    No lock is taken, so that looking keeps no process from its work.
+    """
+    lock = folder / "lock"
+    if not lock.is_file():
+        return False
+    signed = re.match(r"process (\d+) on (\S+) since", lock.read_text(encoding="utf-8"))
+    if signed is None:
+        return False
+    if signed[2] != socket.gethostname():
+        return True
+    try:
+        os.kill(int(signed[1]), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
 
 
 def _identity(folder: Path) -> tuple[int, int, int]:

@@ -26,9 +26,10 @@ al. 2026, arXiv 2602.15815), and "rdp" takes the best of many orders at the end.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -43,7 +44,7 @@ from inosgd.ledger.records import Position
 from inosgd.owners import EXAMPLE, Budget, OwnerTable
 from inosgd.plan import Phase, Plan, Terms
 from inosgd.plan_config import PlanConfig
-from inosgd.planning import make_plan
+from inosgd.planning import Rooms, make_plan
 from inosgd.runs.checkpoint import Checkpoint, read_checkpoint
 from inosgd.runs.files import put
 from inosgd.runs.folder import LockedRun, RunFolder
@@ -100,7 +101,14 @@ class Proposal(ArrayValue):
     position: Position
 
 
-def propose(run: RunFolder, changes: Changes, config: PlanConfig | None = None, *, verify: bool = True) -> Proposal:
+def propose(
+    run: RunFolder,
+    changes: Changes,
+    config: PlanConfig | None = None,
+    *,
+    verify: bool = True,
+    rooms: Callable[[OwnerTable], Rooms] | None = None,
+) -> Proposal:
     """What follows from ``changes``; nothing is changed, and no lock is needed.
 
     A budget that stands unanswered, because training was stopped over it, is asked for again unless ``changes`` says
@@ -112,6 +120,7 @@ def propose(run: RunFolder, changes: Changes, config: PlanConfig | None = None, 
         config: How to plan the remaining steps; by default as ``run.plan()`` was asked for. ``steps`` counts all steps,
             those that stand included.
         verify: Whether dp-accounting checks the plan too.
+        rooms: What accounts leave to the owners of a table for what is not taken yet; owners without room rest.
 
     Raises:
         InvalidArgumentError: If ``changes`` or ``config`` make no sense for this run.
@@ -130,14 +139,20 @@ def propose(run: RunFolder, changes: Changes, config: PlanConfig | None = None, 
     if config is None:
         raise InvalidArgumentError("config=None: the plan of the run was made by hand and holds none; give one")
     try:
-        plan, resting = _plan_from(past, step, current, config, verify)
+        plan, resting = _plan_from(past, step, current, config, verify, None if rooms is None else rooms(table))
     except InfeasibleError as error:
         return past.proposal("stop", f"no plan exists for what is left: {error}", ledger.steps)
     action = "continue" if step == ledger.steps else "roll back"
     return past.proposal(action, _reason(past, step, plan), step, plan, resting)
 
 
-def carry_out(run: LockedRun, proposal: Proposal, files: Mapping[str, bytes] | None = None) -> None:
+def carry_out(
+    run: LockedRun,
+    proposal: Proposal,
+    files: Mapping[str, bytes] | None = None,
+    *,
+    account: Mapping[str, Any] | None = None,
+) -> None:
     """Do what was proposed: write the plan and the ledger's record, remove what no longer stands.
 
     The record in the ledger is the moment at which it happens; killed before it, nothing has, and killed after it,
@@ -148,6 +163,7 @@ def carry_out(run: LockedRun, proposal: Proposal, files: Mapping[str, bytes] | N
         run: The run that was looked at, locked.
         proposal: What `propose` returned for it.
         files: What else to write into the run folder before, by name; see `inosgd.runs.files.put`.
+        account: For the ledger's record: which entry of which account book is answered.
 
     Raises:
         InvalidArgumentError: If the ledger has moved on since the proposal; propose again.
@@ -158,9 +174,9 @@ def carry_out(run: LockedRun, proposal: Proposal, files: Mapping[str, bytes] | N
         plan = {} if proposal.plan is None else run.next_plan(proposal.plan)
         put(run.path, ledger, {**(files or {}), **plan})
         if proposal.plan is None:
-            ledger.mark_stop(proposal.reason, proposal.table)
+            ledger.mark_stop(proposal.reason, proposal.table, account=account)
         else:
-            ledger.mark_change(proposal.step, proposal.table, *map(sha256, plan.values()))
+            ledger.mark_change(proposal.step, proposal.table, *map(sha256, plan.values()), account=account)
     if proposal.plan is not None:
         run.forget_after(proposal.step)
 
@@ -305,7 +321,9 @@ def _is_whole(checkpoint: Checkpoint) -> bool:
     return True
 
 
-def _plan_from(past: _Past, step: int, current: Plan, config: PlanConfig, verify: bool) -> tuple[Plan, tuple[str, ...]]:
+def _plan_from(
+    past: _Past, step: int, current: Plan, config: PlanConfig, verify: bool, rooms: Rooms | None
+) -> tuple[Plan, tuple[str, ...]]:
     """The plan whose first ``step`` steps stand, and the owners that rest in what comes after."""
     if config.steps < step:
         raise _validate.fail("steps", config.steps, f"{step} steps stand; ask for as many or more, all counted")
@@ -314,11 +332,15 @@ def _plan_from(past: _Past, step: int, current: Plan, config: PlanConfig, verify
         return replace(current, table=table, phases=phases, spent=spent, config=config, count=past.counted), ()
     shares = np.where(table.sizes > 0, spent / table.epsilons, 0.0)
     rests = shares > 1 - LEAST_LEFT
+    if rooms is not None:
+        rests |= (table.sizes > 0) & ~(rooms.divergences > 0)
     while True:
         resting = tuple(name for name, rest in zip(table.names, rests, strict=True) if rest)
         asked = _for_examples(config, sum(size for name, _, size in table if name not in resting))
         try:
-            plan = make_plan(table, asked, verify=verify, past=phases, counted=past.counted, resting=resting)
+            plan = make_plan(
+                table, asked, verify=verify, past=phases, counted=past.counted, resting=resting, rooms=rooms
+            )
             return plan, resting
         except InfeasibleError as error:
             if error.owner is None or shares[table.names.index(error.owner)] == 0:

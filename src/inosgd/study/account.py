@@ -10,7 +10,7 @@ share = 0.5                         # of what is left to each owner
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from inosgd.accounts.book import Accounts
 from inosgd.accounts.draws import Draw, check_charged, recorded_of, releases_in, remaining
+from inosgd.accounts.heeding import news_for
 from inosgd.errors import AccountError, InvalidArgumentError
 from inosgd.files import sha256
 from inosgd.ledger.ledger import Ledger
@@ -28,7 +29,8 @@ from inosgd.ledger.records import read_chain
 from inosgd.owners import OwnerTable
 from inosgd.plan import Plan
 from inosgd.planning import Rooms
-from inosgd.runs.folder import RunFolder
+from inosgd.runs.folder import LockedRun, RunFolder
+from inosgd.runs.progression import Proposal, carry_out, propose
 from inosgd.runs.resuming import same_noise_again
 from inosgd.study.schema import AccountSection
 from inosgd.study.study import Study, StudyData
@@ -99,7 +101,7 @@ def new_draw(run: RunFolder, study: Study, plan: Plan) -> Draw | None:
     if account_of(study) is None:
         return None
     with _closed_on_error(open_book(study)) as book:
-        return Draw.reserve(book, collection_of(study), plan, run=run.path)
+        return Draw.reserve(book, collection_of(study), plan, run=run.path, heeding=True)
 
 
 def draw_again(run: RunFolder, study: Study, plan: Plan) -> Draw | None:
@@ -127,13 +129,45 @@ def draw_again(run: RunFolder, study: Study, plan: Plan) -> Draw | None:
             taken, stand = recorded_of(book, state, run), total - state.total
             same = taken == state.committed or same_noise_again(run)
             if state.plan == digest and stand + taken == standing and same:
-                return Draw(book, state, remaining(plan.charges, stand), taken=taken)
+                names = plan.table.names
+                return Draw(book, state, remaining(plan.charges, stand), taken=taken, heeding=names)
             book.settle(state.id)
         if standing == total:
             book.close()
             return None
         begun = releases_in(chain.bodies)
-        return Draw.reserve(book, collection_of(study), plan, run=run.path, begun=begun, stand=standing)
+        return Draw.reserve(book, collection_of(study), plan, run=run.path, begun=begun, stand=standing, heeding=True)
+
+
+def rooms_of_run(study: Study, run: RunFolder) -> Callable[[OwnerTable], Rooms] | None:
+    """What the study's account leaves to a run that has begun, as `inosgd.runs.propose` asks for it."""
+    account = account_of(study)
+    if account is None:
+        return None
+
+    def rooms(table: OwnerTable) -> Rooms:
+        with open_book(study) as book:
+            return book.left_to_run(account.collection, table, run.path, share=account.share)
+
+    return rooms
+
+
+def heed(run: LockedRun, study: Study) -> Proposal | None:
+    """Carry out what owners have changed in their accounts since the run last reserved; None if nothing.
+
+    Guarantee:
+        When this returns, the run's plan is for at most what the accounts left to it, or its ledger refuses steps.
+    """
+    if account_of(study) is None:
+        return None
+    with open_book(study) as book:
+        _refuse_another(run, study, book)
+        news, identifier = news_for(book, run), book.id
+    if news is None:
+        return None
+    proposal = propose(run, news.changes, rooms=rooms_of_run(study, run))
+    carry_out(run, proposal, account={"book": identifier, "entry": news.entry})
+    return proposal
 
 
 def end_draw(ledger: Ledger, *, failed: bool = False) -> None:

@@ -32,7 +32,7 @@ from inosgd.analysis.evaluation import Evaluation
 from inosgd.analysis.findings import Finding, findings
 from inosgd.analysis.suggestions import Setup, Suggestion, suggestions, with_yardstick
 from inosgd.distributed import ALONE, Peers
-from inosgd.errors import InvalidArgumentError
+from inosgd.errors import AccountExceededError, BudgetsChangedError, InvalidArgumentError, TrainingStoppedError
 from inosgd.gradients import parameter_count
 from inosgd.gradients.units import gradients_on
 from inosgd.masks import torch_seeded_by
@@ -47,7 +47,7 @@ from inosgd.runs.keyed import new_key
 from inosgd.runs.resuming import Resumed, begin, resume, train_durably
 from inosgd.runs.saving import saved_also
 from inosgd.streams import Streams
-from inosgd.study.account import draw_again, drawing, end_draw, new_draw, noted_in_card, noted_in_run, rooms_of
+from inosgd.study.account import draw_again, drawing, end_draw, heed, new_draw, noted_in_card, noted_in_run, rooms_of
 from inosgd.study.building import Built, build
 from inosgd.study.config import plan_for
 from inosgd.study.description import describe, warnings_of
@@ -63,18 +63,22 @@ from inosgd.training import every as after_every
 
 PROBED = 3
 
+TRIES = 3
+"""How often a plan is made for what accounts leave, if other trainings reserve it first."""
+
 REPORT = "report.html"
 """The page about a run that has ended, in its folder."""
 
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A study ready to be trained."""
+    """A study ready to be trained; ``asked`` is the study as it was before public facts of its data settled it."""
 
     study: Study
     data: StudyData
     fingerprints: dict[str, str]
     built: Built
+    asked: Study
 
     @property
     def trainer(self) -> Trainer:
@@ -94,7 +98,10 @@ class Prepared:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """A finished training: where the model is, what every owner spent, how the model does, and what to know first."""
+    """A finished training: where the model is, what every owner spent, how the model does, and what to know first.
+
+    ``prepared`` is the training as it was at the end: its plan is another one if owners have changed their budgets.
+    """
 
     model: Path
     steps: int
@@ -105,6 +112,7 @@ class Outcome:
     suggestions: tuple[Suggestion, ...] = ()
     setup: Setup | None = None
     classes: tuple[str, ...] = ()
+    prepared: Prepared | None = None
 
     def answers(self, yardstick: float | None = None) -> tuple[Answer, ...]:
         """What is asked first about it; a ``yardstick`` is not private, and neither are answers with one."""
@@ -129,9 +137,9 @@ def prepare(study: Study, *, peers: Peers = ALONE) -> Prepared:
     """Read the data, plan and build, so that whatever can fail fails here; nothing is written."""
     data = study.split(0)
     _check_delta(study, data.owners.table)
-    study = replace(study, config=settled(study.config, data))
-    plan = plan_for(study.config, data.owners.table, rooms=rooms_of(study, data.owners.table))
-    return _prepared(study, data, fingerprints_of(study, data), plan, peers)
+    made = replace(study, config=settled(study.config, data))
+    plan = plan_for(made.config, data.owners.table, rooms=rooms_of(made, data.owners.table))
+    return _prepared(made, data, fingerprints_of(made, data), plan, peers, study)
 
 
 def create_run(path: Path, prepared: Prepared) -> RunFolder:
@@ -145,6 +153,7 @@ def create_run(path: Path, prepared: Prepared) -> RunFolder:
         "fingerprints": keyed(key, prepared.fingerprints),
         "seed": prepared.seed,
         "threads": torch.get_num_threads(),
+        "public_results": prepared.study.evaluation.public,
         **noted_in_run(prepared.study),
     }
     return RunFolder.create(path, description, prepared.trainer.plan, key=key)
@@ -195,7 +204,7 @@ def prepare_again(run: RunFolder, study: Study, *, peers: Peers = ALONE) -> Prep
     refuse_changes(description["fingerprints"], keyed(run.data_key(), fingerprints), budgets)
     data = restricted(with_joined(run, study, data, brought), plan.table)
     seeded = replace(study, config=settled(replace(study.config, seed=description["seed"]), data, plan.config))
-    return _prepared(seeded, data, {**fingerprints, **brought}, plan, peers)
+    return _prepared(seeded, data, {**fingerprints, **brought}, plan, peers, study)
 
 
 def run_description(run: RunFolder) -> dict[str, Any]:
@@ -216,20 +225,18 @@ def finish(
 ) -> Outcome:
     """Take all steps that are left, judge the model by held-out examples, and save it.
 
-    The model is judged as often as the study says, by default with every checkpoint, and at the end.
+    The model is judged as often as the study says, by default with every checkpoint, and at the end. If owners change
+    their budgets in the account meanwhile, the training goes on by a new plan (`heeded`).
+
+    Raises:
+        TrainingStoppedError: If what owners have changed leaves no way to go on; the ledger says why.
     """
-    interval = prepared.study.evaluation.every or every
-    callbacks = [] if after_step is None else [after_step]
-    if prepared.data.held_out is not None:
-        callbacks.append(after_every(interval, lambda now: _keep(run, _judged(prepared, now))))
-    try:
-        train_durably(run, prepared.trainer, state, every=every, callbacks=callbacks)
-    except BaseException:
-        end_draw(state.ledger, failed=True)
-        raise
-    finally:
-        state.ledger.close()
-    end_draw(state.ledger)
+    while True:
+        try:
+            _take_steps(run, prepared, state, every, [] if after_step is None else [after_step])
+            break
+        except BudgetsChangedError:
+            prepared, state = heeded(run, prepared, state)
     _check_same_model(prepared, state)
     spent = state.ledger.spent()
 
@@ -240,7 +247,55 @@ def finish(
         _keep(run, _judged(prepared, state))
     table, curve = state.ledger.table, curve_of(run)
     with state.result() as model:
-        return save_outcome(prepared, run.path / MODEL, model, state.step, table, spent, curve, announce)
+        outcome = save_outcome(prepared, run.path / MODEL, model, state.step, table, spent, curve, announce)
+    return replace(outcome, prepared=prepared)
+
+
+def _take_steps(
+    run: LockedRun, prepared: Prepared, state: TrainingState, every: int, callbacks: list[Callback]
+) -> None:
+    """All steps that are left; what the training did not take of its account is given back at the end."""
+    if prepared.data.held_out is not None:
+        interval = prepared.study.evaluation.every or every
+        callbacks = [*callbacks, after_every(interval, lambda now: _keep(run, _judged(prepared, now)))]
+    try:
+        train_durably(run, prepared.trainer, state, every=every, callbacks=callbacks)
+    except BudgetsChangedError:
+        run.write_checkpoint(state)  # so that no step that stands is lost
+        end_draw(state.ledger)
+        raise
+    except BaseException:
+        end_draw(state.ledger, failed=True)
+        raise
+    finally:
+        state.ledger.close()
+    end_draw(state.ledger)
+
+
+def heeded(run: LockedRun, prepared: Prepared, state: TrainingState) -> tuple[Prepared, TrainingState]:
+    """The training as it goes on after owners have changed their budgets, by a new plan for what is left.
+
+    On several processes it ends here, and goes on with `inosgd resume`.
+    """
+    for tries_left in reversed(range(TRIES)):
+        proposal = heed(run, prepared.asked)
+        if proposal is not None and proposal.action == "stop":
+            raise TrainingStoppedError(f"run {str(run.path)!r} was stopped after step {state.step}: {proposal.reason}")
+        if proposal is not None and proposal.action == "roll back":
+            forget_model(run)
+        if prepared.trainer.peers.size > 1:
+            raise TrainingStoppedError(
+                f"run {str(run.path)!r}: owners have changed their budgets, and a plan for what is left is made; go on "
+                "with `inosgd resume` on as many processes"
+            )
+        prepared = prepare_again(run, prepared.asked)
+        try:
+            state = resume_training(run, prepared).state
+            break
+        except AccountExceededError:  # another training was faster
+            if not tries_left:
+                raise
+    return prepared, state
 
 
 def follow(prepared: Prepared, state: TrainingState) -> None:
@@ -327,10 +382,12 @@ def forget_model(run: LockedRun) -> None:
     (run.path / REPORT).unlink(missing_ok=True)
 
 
-def _prepared(study: Study, data: StudyData, fingerprints: dict[str, str], plan: Plan, peers: Peers) -> Prepared:
+def _prepared(
+    study: Study, data: StudyData, fingerprints: dict[str, str], plan: Plan, peers: Peers, asked: Study
+) -> Prepared:
     built = build(study, data, plan, peers=peers)
     _probe(built)
-    return Prepared(study, data, fingerprints, built)
+    return Prepared(study, data, fingerprints, built, asked)
 
 
 def _probe(built: Built) -> None:

@@ -284,9 +284,10 @@ class AugmentationSection(_Section):
 
 
 class EvaluationSection(_Section):
-    """What is reported about held-out examples."""
+    """What is reported about held-out examples; with ``public``, to owners too (`inosgd.serve`)."""
 
     every: Count | None = None
+    public: bool = False
     per_class: bool = False
     balanced: bool = False
     owners_in_card: bool = False

@@ -1,0 +1,339 @@
+"""Attacks on the page: other owners' links, forged and replayed forms, markup in names, oversized and slow requests."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import socket
+import sqlite3
+import threading
+import time
+from urllib.parse import urlencode
+
+import pytest
+
+from inosgd.accounts.book import Accounts
+from inosgd.accounts.requests import waiting
+from inosgd.errors import InvalidArgumentError, UnknownOwnerError
+from inosgd.owners import OwnerTable
+from inosgd.serve import limits, server
+from inosgd.serve.app import MOST_NOTED, application
+from inosgd.serve.audit import lines
+from inosgd.serve.limits import LARGEST_BODY, Attempts
+from inosgd.serve.links import digest, links, make_link, revoke, visitor_with
+from inosgd.serve.settings import Settings
+from tests.accounts.books import same_for_all
+from tests.serve.running import served
+from tests.serve.visiting import Visit, form_of, plain
+
+EVIL = '<script>alert("1")</script>"><img src=x onerror=alert(1)> {{ 7*7 }} &amp;'
+OWNER_PAGES = ("/change?action=pause", "/done", "/receipt.json", "/check_receipt.py")
+MODEL_PAGES = ("/plan?collection=patients&steps=5&batch=5&variant=scale", "/trainings.json")
+
+
+def test_wrong_revoked_and_cut_links_open_nothing(book, visit):
+    token = make_link(book, "patients", "clinic")
+    identifier, _, secret = token.partition(".")
+    other = make_link(book, "patients", "hospital").partition(".")
+    wrong = ["", ".", identifier, token[:-1], token + "a", f"{identifier}.{other[2]}", f"{other[0]}.{secret}", "ÿ.ÿ"]
+    for attempt in wrong:
+        assert visitor_with(book, attempt) is None, attempt
+    assert visitor_with(book, token).owner == "clinic"
+    owner = visit("clinic", token)
+    assert owner.get("/").status_code == 200
+    revoke(book, identifier)
+    assert owner.get("/").headers["location"] == "/enter"  # the session has ended with the link
+    assert visit("clinic", token).entered.status_code == 403
+    with pytest.raises(InvalidArgumentError, match="no such link"):
+        revoke(book, "00000000")
+    with pytest.raises(UnknownOwnerError):
+        make_link(book, "patients", "nobody")
+
+
+def test_secrets_are_nowhere_in_the_book(book, tmp_path, visit):
+    token = make_link(book, "patients", "clinic")
+    owner = visit("clinic", token)
+    session = owner.client.cookies["session"]
+    content = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    secret = token.partition(".")[2]
+    assert digest(secret) in content
+    for each in (secret, session):
+        assert each.encode() not in content
+
+
+def test_an_owner_sees_nothing_of_another_and_no_page_of_the_model_owner(book, visit):
+    visit("hospital").change("raise", 7)
+    owner = visit("clinic")
+    for path in ("/", *OWNER_PAGES):
+        found = owner.get(path)
+        assert found.status_code == 200
+        for other in ("hospital", "registry"):
+            assert other not in found.text
+    for path in MODEL_PAGES:
+        assert owner.get(path).status_code == 404
+    for path in OWNER_PAGES:
+        assert visit(None).get(path).status_code == 404
+    model_form = form_of(visit(None).get("/").text, "/request", verdict="accept")
+    assert owner.post("/request", model_form).status_code == 404
+    assert len(waiting(book)) == 1
+
+
+def test_nobody_without_a_session_gets_in(book, visit):
+    stranger = visit("clinic", "wrong.wrong")
+    for path in ("/", *OWNER_PAGES, *MODEL_PAGES):
+        assert stranger.get(path).headers.get("location") == "/enter"
+    for cookie in ("", "x", "' OR 1=1 --"):
+        stranger.client.cookies.set("session", cookie)
+        assert stranger.get("/").headers.get("location") == "/enter"
+
+
+@pytest.mark.parametrize("field", ["csrf", "action", "epsilon", "seen"])
+def test_a_form_that_was_edited_is_refused(book, visit, field):
+    owner, before = visit("hospital"), book.head
+    form = owner.asked("lower", 0.9)
+    other = {"csrf": "0" * 64, "action": "raise", "epsilon": "0.1", "seen": "7.0"}[field]
+    assert owner.post("/change", {**form, field: other}).status_code == 403
+    assert owner.post("/change", {name: form[name] for name in form if name != field}).status_code in (400, 403)
+    assert book.head == before
+
+
+def test_a_form_of_another_session_or_site_is_refused(book, visit):
+    owner, before = visit("hospital"), book.head
+    form = owner.asked("lower", 0.9)
+    assert visit("hospital").post("/change", form).status_code == 403
+    assert visit("clinic").post("/change", form).status_code == 403
+    assert owner.post("/change", form, origin="https://evil.example").status_code == 403
+    assert owner.post("/change", form, origin="null").status_code == 403
+    assert owner.post("/change", form, **{"sec-fetch-site": "cross-site"}).status_code == 403
+    assert owner.client.get("/change?" + urlencode(form)).status_code == 200  # it shows, and does nothing
+    assert book.head == before
+    assert owner.post("/change", form).status_code == 303  # the control: it was a good form
+
+
+def test_a_form_works_once_and_only_for_what_was_seen(book, visit):
+    owner = visit("hospital")
+    form = owner.asked("lower", 0.9)
+    assert owner.post("/change", form).status_code == 303
+    replayed = owner.post("/change", form)
+    assert replayed.status_code in (400, 409)
+    pause, lower = owner.asked("pause"), owner.asked("lower", 0.5)
+    assert owner.post("/change", lower).status_code == 303
+    stale = owner.post("/change", pause)
+    assert stale.status_code == 409
+    assert "look again" in plain(stale.text)
+    request = owner.asked("raise", 3)
+    assert owner.post("/change", request).status_code == 303
+    assert owner.post("/change", request).status_code == 409
+    model = visit(None)
+    form = form_of(model.get("/").text, "/request", verdict="accept")
+    assert model.post("/request", {**form, "verdict": "decline"}).status_code == 403
+    assert model.post("/request", form).status_code == 303
+    assert model.post("/request", form).status_code == 409
+    assert len(book.entries(kind="budgets")) == 3
+
+
+def test_a_request_that_the_owner_overtook_is_not_accepted(book, visit):
+    owner, model = visit("hospital"), visit(None)
+    owner.change("raise", 3)
+    form = form_of(model.get("/").text, "/request", verdict="accept")
+    owner.change("pause")
+    assert model.post("/request", form).status_code == 409
+    assert book.standing("patients", "hospital").state == "paused"
+
+
+def test_markup_in_names_is_text(tmp_path):
+    table = OwnerTable((EVIL, "b"), [1.0, 2.0], [1e-5, 1e-5], [10, 10])
+    url = f"sqlite:///{tmp_path}/a.db"
+    with Accounts.create(url) as book:
+        book.open_collection(EVIL, table)
+        book.reserve(EVIL, table.names, same_for_all(0.01, 5.0, 10, owners=2), run=tmp_path / "<b>run</b>")
+        owner, model = (Visit(application(Settings(url)), make_link(book, *of)) for of in ((EVIL, EVIL), ()))
+        owner.change("raise", 3)
+        evil_paths = ("/plan?" + urlencode({"collection": EVIL, "steps": 5, "batch": 5, "variant": "<b>"}),)
+        pages = [owner.get("/"), owner.get("/change?action=pause"), model.get("/"), *map(model.get, evil_paths)]
+        pages += [owner.get("/change?" + urlencode({"action": EVIL, "epsilon": EVIL})), model.get("/?search=" + EVIL)]
+        for page in pages:
+            assert "<script>alert" not in page.text
+            assert "<img" not in page.text
+            assert "<b>" not in page.text
+            assert "49" not in page.text.replace("&#34;", "").split("csrf")[0]
+        assert EVIL in plain(model.get("/").text) or "alert(" in plain(model.get("/").text)
+
+
+def test_what_answers_say_to_the_browser(visit, book, tmp_path):
+    answer = visit("clinic").get("/")
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "frame-ancestors 'none'" in policy
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["referrer-policy"] == "same-origin"
+    for inline in ("style=", "onclick", "javascript:", "<script>"):
+        assert inline not in answer.text
+    cookie = visit("clinic").entered.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert "secure" not in cookie
+    settings = Settings(f"sqlite:///{tmp_path}/accounts.db", public="https://budgets.example.org")
+    app = application(settings)
+    proxied = Visit(app, None, "https://budgets.example.org", host="budgets.example.org")
+    entered = proxied.post("/enter", {"token": make_link(book, "patients", "clinic")})
+    assert entered.headers["set-cookie"].startswith("__Host-session=")
+    assert "secure" in entered.headers["set-cookie"].lower()
+    assert "max-age" in entered.headers["strict-transport-security"]
+
+
+def test_other_hosts_are_refused(visit, book):
+    owner = visit("clinic")
+    assert owner.client.get("/", headers={"host": "evil.example"}).status_code == 421
+    assert owner.client.get("/", headers={"host": "localhost:8750"}).status_code in (200, 303)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.7", "example.org", "::"])
+def test_other_machines_need_a_proxy(host):
+    with pytest.raises(InvalidArgumentError, match="--behind-proxy"):
+        Settings("sqlite:///a.db", host)
+    assert Settings("sqlite:///a.db", host, public="https://a.example").secure
+
+
+@pytest.mark.parametrize("public", ["http://a.example", "a.example", "https://", "https://a.example/page"])
+def test_a_proxy_needs_tls(public):
+    with pytest.raises(InvalidArgumentError, match="behind_proxy"):
+        Settings("sqlite:///a.db", public=public)
+
+
+def test_guessing_is_slowed_down(visit, book):
+    stranger = visit("clinic", "a.b")
+    codes = [stranger.post("/enter", {"token": f"{number:08x}.x"}).status_code for number in range(12)]
+    assert codes[0] == 403
+    assert codes[-1] == 429
+    assert stranger.post("/enter", {"token": make_link(book, "patients", "clinic")}).status_code == 429
+    assert [line.action for line in lines(book)].count("refused log-in") == 10
+
+
+def test_attempts_are_forgotten_after_a_while_and_addresses_are_not_kept_for_ever():
+    attempts = Attempts(2, 0.05, addresses=3)
+    for _ in range(2):
+        attempts.failed("a")
+    assert not attempts.allowed("a")
+    assert attempts.allowed("b")
+    time.sleep(0.06)
+    assert attempts.allowed("a")
+    for number in range(10):
+        attempts.failed(str(number))
+    assert len(attempts._failed) == 3
+    assert MOST_NOTED < 1000
+
+
+def test_logs_hold_no_name_and_no_secret(visit, book, tmp_path, caplog, monkeypatch):
+    token = make_link(book, "patients", "clinic")
+    owner = visit("clinic", token)
+
+    def broken(*_):
+        raise RuntimeError(f"clinic {token}")
+
+    monkeypatch.setattr("inosgd.serve.app.owner_view", broken)
+    with caplog.at_level(logging.DEBUG):
+        failed = owner.get("/")
+    assert failed.status_code == 500
+    for text in (caplog.text, failed.text):
+        assert "clinic" not in text
+        assert token not in text
+    assert "RuntimeError" in caplog.text
+
+
+def test_a_book_that_disappears_is_said_and_comes_back(visit, book, tmp_path):
+    owner = visit("clinic")
+    form, path = owner.asked("pause"), tmp_path / "accounts.db"
+    book.close()
+    shutil.move(path, tmp_path / "gone.db")
+    for answer in (owner.get("/"), owner.post("/change", form), owner.post("/enter", {"token": "a.b"})):
+        assert answer.status_code == 503
+        assert "cannot be reached" in answer.text
+        assert str(tmp_path) not in answer.text
+    assert not path.exists()  # and none was made
+    path.write_bytes(b"not a book" * 1000)
+    assert owner.get("/").status_code == 503
+    path.unlink()
+    shutil.move(tmp_path / "gone.db", path)
+    assert owner.post("/change", form).status_code == 303
+    with Accounts.open(f"sqlite:///{path}") as again:
+        assert again.standing("patients", "clinic").state == "paused"
+
+
+def test_a_book_that_is_locked_is_waited_for(visit, book, tmp_path):
+    owner = visit("clinic")
+    form, other = owner.asked("pause"), sqlite3.connect(tmp_path / "accounts.db", check_same_thread=False)
+    other.isolation_level = None
+    other.execute("BEGIN IMMEDIATE")
+    threading.Timer(0.3, lambda: other.execute("COMMIT")).start()
+    assert owner.post("/change", form).status_code == 303
+    other.close()
+
+
+@pytest.fixture
+def running(book, tmp_path, monkeypatch):
+    """The address of a real server, which waits for slow requests for half a second."""
+    monkeypatch.setattr(server, "SECONDS_TO_SEND", 0.5)
+    monkeypatch.setattr(limits, "SECONDS_TO_SEND", 0.5)
+    with served(f"sqlite:///{tmp_path}/accounts.db") as settings:
+        yield settings.host, settings.port
+
+
+def sent(address, *pieces: bytes, pause: float = 0.0) -> bytes:
+    """What a server answers to bytes that are sent in pieces."""
+    with socket.create_connection(address, timeout=10) as connection:
+        try:
+            for piece in pieces:
+                connection.sendall(piece)
+                time.sleep(pause)
+            answer = b""
+            while part := connection.recv(65536):
+                answer += part
+        except (BrokenPipeError, ConnectionResetError):
+            return b"closed"
+        return answer
+
+
+def head(address, path="/enter", method="GET", *more: str) -> bytes:
+    lines = [f"{method} {path} HTTP/1.1", f"Host: {address[0]}:{address[1]}", "Connection: close", *more, "", ""]
+    return "\r\n".join(lines).encode()
+
+
+def test_slow_and_oversized_requests_end_and_others_are_served(running):
+    assert b"200 OK" in sent(running, head(running))
+    began = time.monotonic()
+    assert sent(running, b"GET /enter HT") in (b"", b"closed")  # a head that never comes to its end
+    drip = [bytes([letter]) for letter in head(running)[:30]]
+    assert b"200 OK" not in sent(running, *drip, pause=0.05)  # nor one that comes letter by letter
+    long = head(running, "/enter", "POST", "Content-Type: application/x-www-form-urlencoded", "Content-Length: 100")
+    assert b"408" in sent(running, long + b"token=a")
+    assert time.monotonic() - began < 8
+    large = head(running, "/enter", "POST", f"Content-Length: {LARGEST_BODY + 1}")
+    assert b"413" in sent(running, large)
+    chunked = head(running, "/enter", "POST", "Transfer-Encoding: chunked")
+    chunks = b"".join(b"1000\r\n" + b"a" * 4096 + b"\r\n" for _ in range(4))
+    assert b"413" in sent(running, chunked, chunks)
+    assert b"200 OK" not in sent(running, head(running, "/enter", "GET", "X: " + "a" * 100_000))
+    assert b"404" in sent(running, head(running, "/../../etc/passwd"))
+    assert b"404" in sent(running, head(running, "/templates/base.html"))
+    assert b"200 OK" in sent(running, head(running))
+
+
+def test_many_connections_that_say_nothing_do_not_keep_others_out(running):
+    silent = [socket.create_connection(running) for _ in range(200)]
+    assert b"200 OK" in sent(running, head(running))
+    time.sleep(0.8)
+    assert all(each.recv(1) == b"" for each in silent)
+    for each in silent:
+        each.close()
+
+
+def test_the_database_is_asked_by_values_never_by_text(book, visit):
+    for text in ("'; DROP TABLE links; --", '" OR ""="', "%s", "?", "\0"):
+        visit(None).get("/?" + urlencode({"search": text}))
+        visit(None).get("/?" + urlencode({"collection": text}))
+        visit("clinic", f"{text}.{text}")
+    assert links(book)
+    assert os.path.exists(book.database._connection.execute("PRAGMA database_list").fetchone()[2])
