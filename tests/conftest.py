@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Iterator
 from functools import lru_cache
@@ -41,6 +42,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if is_hypothesis_test(getattr(item, "obj", None)):
                 item.add_marker("long")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported is there to stay: garbage is not looked for among it again and again."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")

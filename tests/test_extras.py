@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
 from inosgd._extras import needs, require
 from inosgd.errors import InosgdError, MissingExtraError
+from tests.processes import forked
 
 EXTRAS = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 
@@ -27,27 +31,35 @@ MODULES = [
     ("inosgd.paper.datasets.download", "rich", "paper"),
 ]
 
-IMPORTS = """
-import importlib, sys
-for module, package, extra in {modules}:
-    for name in [name for name in sys.modules if name.partition(".")[0] in ("inosgd", package)]:
+
+def imported_without(modules: Sequence[str], packages: Sequence[str]) -> str:
+    """What comes of importing modules anew where there are no such packages; for a process that ends soon after."""
+    for name in [name for name in sys.modules if name.partition(".")[0] in ("inosgd", *packages)]:
         del sys.modules[name]
-    sys.modules[package] = None
+    sys.modules.update(dict.fromkeys(packages))
     try:
-        importlib.import_module(module)
+        found = [importlib.import_module(module) for module in modules]
+        for module in found:
+            for name in getattr(module, "__all__", ()):
+                getattr(module, name)
     except ImportError as error:
-        print(type(error).__name__, error)
-    else:
-        print("imported", module)
-    del sys.modules[package]
-"""
+        return f"{type(error).__name__} {error}"
+    finally:
+        for package in packages:
+            del sys.modules[package]
+    return "imported"
+
+
+def send_imported_without(pipe: Connection, cases: Sequence[tuple[Sequence[str], Sequence[str]]]) -> None:
+    pipe.send([imported_without(modules, packages) for modules, packages in cases])
 
 
 @pytest.fixture(scope="module")
 def said() -> list[str]:
-    """What each module says without the package, all in one process."""
-    words = [sys.executable, "-c", IMPORTS.format(modules=MODULES)]
-    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.splitlines()
+    """What each module says without its package, and what the core says without any, all in one process."""
+    cases = [([module], [package]) for module, package, _ in MODULES]
+    with forked(send_imported_without, [*cases, (CORE, ABSENT)]) as (pipe, _):
+        return pipe.recv()
 
 
 @pytest.mark.parametrize("number", range(len(MODULES)))
@@ -57,17 +69,21 @@ def test_a_module_names_the_extra_that_it_needs(said, number):
     assert extra in EXTRAS
 
 
-CORE = ("inosgd.training", "inosgd.runs.resuming", "inosgd.planning.planner", "inosgd.ledger.ledger", "inosgd.models")
+CORE = (
+    "inosgd",
+    "inosgd.training",
+    "inosgd.runs.resuming",
+    "inosgd.planning.planner",
+    "inosgd.ledger.ledger",
+    "inosgd.models",
+)
 CORE += ("inosgd.integrations.logging", "inosgd.accounts.book", "inosgd.accounts.draws")
 ABSENT = ("typer", "rich", "pydantic", "tomlkit", "pyarrow", "PIL", "sklearn", "joblib", "altair", "vl_convert", "ray")
 ABSENT += ("psycopg",)
 
 
-def test_the_core_needs_no_extra():
-    code = f"import importlib, sys\nfor name in {ABSENT}: sys.modules[name] = None\n"
-    code += f"for name in {CORE}: importlib.import_module(name)\nimport inosgd\nfor name in inosgd.__all__: "
-    code += "getattr(inosgd, name)"
-    subprocess.run([sys.executable, "-c", code], check=True)
+def test_the_core_needs_no_extra(said):
+    assert said[-1] == "imported"
 
 
 def test_the_program_without_its_packages_says_what_to_install():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 import pytest
@@ -218,12 +219,18 @@ ROUNDED = {
 }
 
 
+@cache
+def positive(name: str) -> nn.Module:
+    """A model of positive parameters; one for all batches, which the engine has to find its way with once."""
+    torch.manual_seed(0)
+    model = ROUNDED[name][0]()
+    nn.utils.vector_to_parameters(0.3 * nn.utils.parameters_to_vector(model.parameters()).abs(), model.parameters())
+    return model
+
+
 def change_by_one_among_equals(name: str, count: int, threads: int, room: Room, engine=None) -> float:
     """How far an example with threshold 1 moves the sum of equal gradients with thresholds 30, at the worst."""
-    build, shape = ROUNDED[name]
-    torch.manual_seed(0)
-    model, source = build(), torch.Generator().manual_seed(count)
-    nn.utils.vector_to_parameters(0.3 * nn.utils.parameters_to_vector(model.parameters()).abs(), model.parameters())
+    shape, model, source = ROUNDED[name][1], positive(name), torch.Generator().manual_seed(count)
     inputs = 0.3 * torch.rand(1, *shape, generator=source) + 0.03
     inputs = inputs if name != "embedding" else (100 * inputs).long() % 20
     inputs = inputs.repeat(count, *[1] * len(shape))
@@ -261,10 +268,10 @@ def test_the_same_where_one_of_two_batches_is_split(name):
     assert change_by_one_among_equals(name, 129, 1, room, BookkeepingEngine(128)) <= 1
 
 
-def test_float32_without_room_would_not():
+def test_float32_without_room_would_not(monkeypatch):
     """The control: the same sums in float32 whatever their error, and nothing taken from them."""
-    worst = max(change_by_one_among_equals("tanh", *case, Room(0.0, 1e9)) for case in EQUALS)
-    assert worst > 1
+    leave_values_unchecked(monkeypatch)
+    assert any(change_by_one_among_equals("tanh", *case, Room(0.0, 1e9)) > 1 for case in EQUALS)
 
 
 def test_the_room_is_a_share_of_the_smallest_threshold():

@@ -194,12 +194,6 @@ class Units:
         first: IntArray = self.rows[self.ends - self.counts].astype(np.int64)
         return first
 
-    @property
-    def most_rows(self) -> int:
-        """How many rows of a unit a step takes at most."""
-        most = int(self.counts.max())
-        return most if self.max_rows is None else min(most, self.max_rows)
-
     @cached_property
     def of_row(self) -> RowArray:
         """The unit of each row."""

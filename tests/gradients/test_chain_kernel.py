@@ -244,13 +244,14 @@ def bounded(request, tmp_path_factory):
     """The kernel and `HARNESS`, built with sanitizers; without optimization, which takes longer than what it saves."""
     folder, option = tmp_path_factory.mktemp("bounds"), request.param
     command = [os.environ.get("CXX") or "c++", "-std=c++17", "-Wno-psabi", "-fsanitize=address,undefined", option]
-    empty = folder / "empty.cpp"
-    empty.write_text("int main() {}")
-    if subprocess.run([*command, "-o", str(folder / "empty"), str(empty)], check=False).returncode:
+    program, empty = folder / "bounds", folder / "empty.cpp"
+    built = subprocess.run([*command, f'-DKERNEL="{chain_kernel.SOURCE}"', "-o", program, HARNESS], check=False)
+    if built.returncode:
+        empty.write_text("int main() {}")
+        assert subprocess.run([*command, "-o", folder / "empty", empty], check=False).returncode, (
+            "the kernel is at fault"
+        )
         pytest.skip(f"the compiler has no sanitizers, or does not know {option}")
-    program = folder / "bounds"
-    kernel_file = f'-DKERNEL="{chain_kernel.SOURCE}"'
-    subprocess.run([*command, kernel_file, "-o", str(program), str(HARNESS)], check=True)
     return program
 
 

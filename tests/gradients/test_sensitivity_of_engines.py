@@ -17,6 +17,7 @@ from inosgd.gradients import BookkeepingEngine, ReferenceEngine, supervised
 from inosgd.importance import BetaTail, Tail, importance_weights
 from inosgd.order import DESCENDING_LOSS, Candidates
 from inosgd.randomness import SeededSource
+from tests.properties import tries
 
 LOSSES = supervised(functional.cross_entropy)
 
@@ -52,6 +53,7 @@ def moved_by_one(engine, dtype: torch.dtype, seed: int, size: int, spread: float
 
 @pytest.mark.parametrize("engine", [BookkeepingEngine(), BookkeepingEngine(physical_batch_size=7), ReferenceEngine()])
 @given(seed=st.integers(0, 10_000), size=st.integers(2, 60), spread=st.sampled_from([0.0, 2.0, 4.0]))
+@tries(15)
 def test_in_float64(engine, seed, size, spread):
     assert moved_by_one(engine, torch.float64, seed, size, spread) <= 1 + 1e-6
 

@@ -238,14 +238,7 @@ def test_held_out_files_and_joining_owners(tmp_path):
         joined_data(file, data, tmp_path / "new.csv", {"newcomer": Budget(epsilon=1.0, delta=1e-5)})
 
 
-ARRAYS = """\
-[data]
-kind = "@KIND@"
-path = "@PATH@"
-target = @TARGET@
-owner = "owners"
-range = [-1, 1]
-
+REST = """
 [task]
 @TASK@
 
@@ -254,13 +247,31 @@ delta = 1e-5
 owners = { a = 1.0, b = 2.0 }
 
 [model]
-name = "mlp"
+name = "@MODEL@"
 
 [training]
 steps = 2
 expected_batch_size = 10
 clipping_threshold = 1
 learning_rate = 1.0
+"""
+
+
+def filled(text: str, **parts: str) -> str:
+    """A study of that section of data, and of `REST`, with its marks replaced."""
+    text += REST
+    for mark, part in parts.items():
+        text = text.replace(f"@{mark.upper()}@", part)
+    return text
+
+
+ARRAYS = """\
+[data]
+kind = "@KIND@"
+path = "@PATH@"
+target = @TARGET@
+owner = "owners"
+range = [-1, 1]
 """
 
 
@@ -271,11 +282,8 @@ def write_arrays(folder, kind, target, task, **arrays):
     for name, array in every.items():
         np.save(folder / "arrays" / f"{name}.npy", array)
     np.savez(folder / "arrays.npz", **every)
-    parts = {"@KIND@": kind, "@PATH@": "arrays" if kind == "npy" else "arrays.npz", "@TARGET@": target, "@TASK@": task}
-    text = ARRAYS
-    for mark, part in parts.items():
-        text = text.replace(mark, part)
-    (folder / "study.toml").write_text(text)
+    path = "arrays" if kind == "npy" else "arrays.npz"
+    (folder / "study.toml").write_text(filled(ARRAYS, kind=kind, path=path, target=target, task=task, model="mlp"))
     return read_study(folder / "study.toml")
 
 
@@ -337,22 +345,6 @@ target = @TARGET@
 owner = "owner"
 size = [8, 8]
 channels = 1
-
-[task]
-@TASK@
-
-[budgets]
-delta = 1e-5
-owners = { a = 1.0, b = 2.0 }
-
-[model]
-name = "cnn"
-
-[training]
-steps = 2
-expected_batch_size = 10
-clipping_threshold = 1
-learning_rate = 1.0
 """
 
 
@@ -370,7 +362,7 @@ def test_columns_of_an_index_of_images(tmp_path, target, task, wanted):
         lines.append(f"{number}.png,{number + 20},{'yes' if number % 2 else 'no'},{number % 3 // 2},{'ab'[number % 2]}")
     (tmp_path / "index.csv").write_text("\n".join(lines) + "\n")
     path = tmp_path / "study.toml"
-    path.write_text(IMAGES.replace("@TARGET@", target).replace("@TASK@", task))
+    path.write_text(filled(IMAGES, target=target, task=task, model="cnn"))
     study = study_from(read_study(path))
     data = study.split(0)
     assert data.task == wanted

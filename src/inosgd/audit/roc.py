@@ -43,9 +43,9 @@ class Roc:
         allowed = self.false_positive_rates <= false_positive_rate
         return float(self.true_positive_rates[allowed].max())
 
-    def thinned(self, points: int = 201) -> tuple[FloatArray, FloatArray]:
+    def thinned(self) -> tuple[FloatArray, FloatArray]:
         """The curve at a few false positive rates, half of them below 5%, to draw or to keep."""
-        grid = np.unique(np.append(np.geomspace(1e-4, 0.05, points // 2), np.linspace(0.0, 1.0, points // 2)))
+        grid = np.unique(np.append(np.geomspace(1e-4, 0.05, 100), np.linspace(0.0, 1.0, 100)))
         return grid, np.interp(grid, self.false_positive_rates, self.true_positive_rates)
 
 
