@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from types import ModuleType
+
 import numpy as np
 import pytest
 
+from inosgd import SeededSource, TrainingState, fit
+from inosgd.integrations.notebooks import shown_progress
 from inosgd.ledger.ledger import Ledger
 from inosgd.owners import Owners, OwnerTable
 from inosgd.study.built_in import STUDIES
@@ -37,3 +42,53 @@ def test_of_many_owners_the_first_are_shown():
     assert len(repr(table).splitlines()) == MOST_ROWS + 3
     assert "... and 99,980 more" in repr(table)
     assert "... and 99,980 more" in table._repr_html_()
+
+
+class Shell:
+    """What IPython has in a notebook, as far as it is asked for."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+        self.kernel = object()
+
+
+@pytest.fixture
+def shell(monkeypatch):
+    """A made-up notebook: what is shown in its cells."""
+    made = Shell()
+
+    class Handle:
+        def update(self, bundle, raw):
+            made.shown.append(bundle["text/plain"])
+
+    def display(value, raw=False, display_id=False):
+        made.shown.append(value["text/plain"] if raw else value)
+        return Handle()
+
+    module, inner = ModuleType("IPython"), ModuleType("IPython.display")
+    module.get_ipython = lambda: made
+    inner.display, inner.HTML = display, str
+    monkeypatch.setitem(sys.modules, "IPython", module)
+    monkeypatch.setitem(sys.modules, "IPython.display", inner)
+    return made
+
+
+def test_show_is_a_table_in_a_cell_and_text_elsewhere(shell, monkeypatch, capsys):
+    tiny.PLAN.show()
+    assert "<td>strict</td>" in shell.shown[0]
+    del shell.kernel  # IPython in a terminal shows no HTML
+    tiny.PLAN.show(rows=1)
+    printed = capsys.readouterr().out
+    assert "strict" in printed
+    assert "... and 1 more" in printed
+    monkeypatch.delitem(sys.modules, "IPython")
+    tiny.PLAN.show()
+    assert "liberal" in capsys.readouterr().out
+
+
+def test_progress_is_one_line_that_changes(shell):
+    trainer, model, optimizer = tiny.parts(tiny.PLAN)
+    state = TrainingState.start(trainer, model, optimizer, SeededSource(0))
+    fit(trainer, state, callbacks=[shown_progress(trainer)])
+    assert shell.shown[0] == "waiting for the first step"
+    assert shell.shown[-1].startswith("step 12 of 12, done in")

@@ -82,7 +82,7 @@ class Tabled:
         if in_notebook():
             from IPython.display import HTML, display
 
-            display(HTML(table.html()))  # type: ignore[no-untyped-call]
+            display(HTML(table.html()))
         else:
             print(table)
 

@@ -82,7 +82,7 @@ def test_it_is_about_the_study_and_not_about_the_paper(text):
 
 def test_the_first_screen_has_the_verdict_and_both_numbers_of_each_method(text):
     material = material_of()
-    first = text[text.index('<header id="summary">') : text.index("</header>")]
+    first = text[text.index('<header id="summary">') : text.index("</header>")].replace("\u00a0", " ")
     assert html.escape(material.verdict) in first
     for row in material.rows:
         worst = sum(result.final.worst for result in row.results) / len(row.results)

@@ -134,6 +134,7 @@ def comparison_report(
         "unit": material.unit,
         "scored_by": material.score.name,
         "seeds": list(seeds),
+        "steps": max(result.steps for found in rows.values() for result in found),
         "verdict": material.verdict,
         "not_for_publication": NOT_FOR_PUBLICATION,
         "unaccounted": list(material.unaccounted),
@@ -166,7 +167,7 @@ def show(found: Mapping[str, Any], *, as_json: bool) -> None:
         shown.print(f"[bold yellow]{escape(finding['text'])}[/]")
     rate = learning_rate_shown(found["config"]["learning_rate"], found["config"]["learning_rate_unit"])
     shown.print(
-        f"{asked}{plan['steps']} steps, learning rate {rate}, {_seeds(found)}, accountant "
+        f"{asked}{found['steps']} steps, learning rate {rate}, {_seeds(found)}, accountant "
         f"{plan['accountant']}; {found['scored_by']} on held-out examples{_beside(found)}\n"
     )
     shown.print(_method_table(found))

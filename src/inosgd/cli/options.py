@@ -41,6 +41,7 @@ STUDY_SETTINGS: Mapping[str, type] = {
     "expected_batch_size": float,
     "learning_rate_unit": str,
     "averaging": str,
+    "schedule": str,
     "adjustment.tau": float,
     "adjustment.target": str,
     **PLAN_SETTINGS,

@@ -58,5 +58,5 @@ def _on_line(line: str, ended: bool) -> None:
 def _in_cell() -> Callable[[str, bool], None]:
     from IPython.display import display
 
-    handle = display({"text/plain": "waiting for the first step"}, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+    handle = display({"text/plain": "waiting for the first step"}, raw=True, display_id=True)
     return lambda line, _: handle.update({"text/plain": line}, raw=True)

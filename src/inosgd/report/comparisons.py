@@ -39,7 +39,7 @@ def read_comparison(folder: Path) -> Material:
         owners=by_budget([OwnerFacts(*owner) for owner in common.owners]),
         rows=rows,
         main=main,
-        facts=_facts(common, seeds),
+        facts=_facts(common, seeds, results[0].steps),
         classes=common.classes,
         unaccounted=_unaccounted(results),
         findings=_findings(rows, main),
@@ -68,15 +68,17 @@ def _row(label: str, found: Sequence[Result]) -> MethodRow:
     return MethodRow(label, found[0].entrant["variant"], tuple(found), spent, quantities)
 
 
-def _facts(common: Common, seeds: int) -> tuple[tuple[str, str], ...]:
+def _facts(common: Common, seeds: int, steps: int) -> tuple[tuple[str, str], ...]:
     config, plan = common.config, common.config["plan"]
+    schedule = (("schedule", config["schedule"]),) if "schedule" in config else ()
     batch = plan["expected_batch_size"]
     return (
         ("model", common.model),
         ("parameters", f"{common.parameters:,}"),
-        ("steps", f"{plan['steps']}"),
+        ("steps", f"{steps}"),
         *(() if batch is None else (("expected batch", f"{batch:g}"),)),
         ("learning rate", learning_rate_shown(config["learning_rate"], config["learning_rate_unit"])),
+        *schedule,
         *_averaging(config["averaging"]),
         ("accountant", plan["accountant"].upper()),
         ("paired seeds" if seeds > 1 else "seeds", f"{seeds}"),

@@ -15,6 +15,9 @@ from inosgd.report.theme import FIGURE_FONT, LIGHT, chart_config
 
 FORMATS = ("svg", "png", "pdf")
 
+STILL = {"background": "white", "aria": False, "padding": {"left": 24, "right": 12, "top": 5, "bottom": 5}}
+"""Figures have room beside them: where a font is not installed, labels in another one are wider than was measured."""
+
 
 def draw(spec: Mapping[str, Any], kind: str) -> bytes:
     """A specification as the content of a file of this kind; nothing is fetched from anywhere."""
@@ -39,7 +42,7 @@ def figure_files(material: Material, formats: Sequence[str], charts: Sequence[st
     for kind in formats:
         if kind not in FORMATS:
             raise InvalidArgumentError(f"formats: {kind!r} is not one of {', '.join(FORMATS)}")
-    config = {**chart_config(material.main, LIGHT, font=FIGURE_FONT), "background": "white", "aria": False}
+    config = {**chart_config(material.main, LIGHT, font=FIGURE_FONT), **STILL}
     files: dict[str, bytes] = {}
     for entry in entries:
         if charts is None or entry.name in charts:

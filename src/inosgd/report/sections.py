@@ -104,8 +104,9 @@ def first_screen(material: Material) -> str:
 
 def cell_summary(material: Material) -> str:
     """Title, verdict, answers and scores for a notebook, in its own style."""
-    board = _scoreboard(material)
-    return f"<h3>{text(material.title)}</h3><p><b>{text(material.verdict)}</b></p>{answers_list(material)}{board}"
+    style = "<style>.inosgd-cell .hide-narrow { display: none; } .inosgd-cell ol { margin: 0; }</style>"
+    told = f"<h3>{text(material.title)}</h3><p><b>{unbroken(material.verdict)}</b></p>{answers_list(material)}"
+    return f'<div class="inosgd-cell">{style}{told}{_scoreboard(material)}</div>'
 
 
 def _not_answered(material: Material) -> Sequence[Finding]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
 
 from inosgd.averaging import RunningAverage
 from inosgd.distributed import ALONE, Peers
@@ -13,7 +15,7 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.owners import Owners, OwnerTable
 from inosgd.plan import Plan
 from inosgd.randomness import RandomSource, SecureSource, SeededSource
-from inosgd.study.config import TrainingConfig, optimizer_for
+from inosgd.study.config import TrainingConfig, optimizer_for, schedule_for
 from inosgd.study.shares import labels_for
 from inosgd.study.study import Study, StudyData
 from inosgd.training import Trainer
@@ -27,11 +29,13 @@ class Built:
     model: nn.Module
     optimizer: torch.optim.Optimizer
     average: RunningAverage | None = None
+    schedule: LambdaLR | None = None
 
     @property
-    def also(self) -> dict[str, RunningAverage]:
+    def also(self) -> dict[str, Any]:
         """What changes with the steps beside model and optimizer."""
-        return {} if self.average is None else {"average": self.average}
+        known = {"average": self.average, "schedule": self.schedule}
+        return {name: each for name, each in known.items() if each is not None}
 
 
 def build(
@@ -75,7 +79,8 @@ def build(
         augmentation=config.augmentation,
     )
     average = None if config.averaging is None else RunningAverage(config.averaging, plan.steps)
-    return Built(trainer, model, optimizer_for(config, model), average)
+    optimizer = optimizer_for(config, model)
+    return Built(trainer, model, optimizer, average, schedule_for(config, optimizer, plan.steps))
 
 
 def _check_owners(planned: OwnerTable, allowed: OwnerTable) -> None:

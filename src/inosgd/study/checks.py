@@ -303,17 +303,24 @@ def _augmentation_problems(study: StudySchema) -> Iterator[Problem]:
 
 def _target_problems(training: TrainingSection, variant: str) -> Iterator[Problem]:
     sizes = (training.expected_batch_size, training.clipping_threshold)
-    if training.steps is None:
+    if training.epochs is not None and training.steps is not None:
+        yield Problem("training.epochs", training.epochs, "give either steps or epochs, not both")
+    if training.epochs is not None and training.expected_batch_size is None:
+        yield Problem("training.expected_batch_size", ABSENT, "epochs are counted by it; give it, or give steps")
+        return
+    if training.steps is not None and training.warmup >= training.steps:
+        yield Problem("training.warmup", training.warmup, f"give fewer than the {training.steps} steps")
+    if training.steps is None and training.epochs is None:
         if None in (*sizes, training.noise_scale):
             fix = (
-                "it is missing; give the number of steps, or a noise_scale together with expected_batch_size and "
-                "clipping_threshold, and as many steps are taken as the budgets allow"
+                "it is missing; give the number of steps, or of epochs, or a noise_scale together with "
+                "expected_batch_size and clipping_threshold, and as many steps are taken as the budgets allow"
             )
             yield Problem("training.steps", ABSENT, fix)
         return
     try:
         PlanConfig(
-            steps=training.steps,
+            steps=training.steps or 1,
             variant=variant,
             expected_batch_size=training.expected_batch_size,
             clipping_threshold=training.clipping_threshold,

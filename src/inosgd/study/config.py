@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LambdaLR
 
 from inosgd import _validate
 from inosgd.adjustment import Adjustment
@@ -21,8 +22,9 @@ from inosgd.method import Method, method_named
 from inosgd.optimizers import CorrectedAdam
 from inosgd.owners import OwnerTable
 from inosgd.plan import Plan, Terms
-from inosgd.plan_config import Fairness, PlanConfig
+from inosgd.plan_config import Fairness, PlanConfig, steps_of_epochs
 from inosgd.planning import Rooms, make_plan
+from inosgd.schedules import SCHEDULES, scheduled
 from inosgd.training import LEARNING_RATE_UNITS
 
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -50,6 +52,10 @@ class TrainingConfig:
         optimizer: One of `OPTIMIZERS`.
         momentum: Torch's default if None.
         weight_decay: Torch's default if None.
+        epochs: If given, as many steps are taken as draw all units so often on the mean; those of ``plan`` do not count
+            until `inosgd.study.shares.settled` knows how many units there are.
+        schedule: How the learning rate changes with the steps, one of `inosgd.schedules.SCHEDULES`.
+        warmup: In how many steps it rises first.
         until_noise: If given, as many steps are taken as need no more noise than this; those of ``plan`` do not count.
         seed: Where a repeatable training begins, which is not private; None for one with secure randomness.
         count_classes: Whether the classes of owners without declared shares are counted, if the method needs them.
@@ -68,9 +74,13 @@ class TrainingConfig:
     learning_rate_unit: str = "batch"
     averaging: Averaging | None = None
     augmentation: Augmentation | None = None
+    epochs: float | None = None
+    schedule: str = "constant"
+    warmup: int = 0
 
     def __post_init__(self) -> None:
         _validate.finite_positive(learning_rate=self.learning_rate)
+        _validate.one_of(SCHEDULES, schedule=self.schedule)
         if self.optimizer not in OPTIMIZERS:
             raise InvalidArgumentError(f"optimizer={self.optimizer!r}: choose one of {', '.join(OPTIMIZERS)}")
         _validate.one_of(LEARNING_RATE_UNITS, learning_rate_unit=self.learning_rate_unit)
@@ -114,7 +124,27 @@ class TrainingConfig:
             "until_noise": self.until_noise,
             "seed": self.seed,
             "count_classes": self.count_classes,
-        } | ({} if self.augmentation is None else {"augmentation": dataclasses.asdict(self.augmentation)})
+        } | self._unusual()
+
+    def _unusual(self) -> dict[str, Any]:
+        """What few trainings have; absent from the JSON of the others, which stays what it was."""
+        found: dict[str, Any] = {}
+        if self.augmentation is not None:
+            found["augmentation"] = dataclasses.asdict(self.augmentation)
+        if self.epochs is not None:
+            found["epochs"] = self.epochs
+        if (self.schedule, self.warmup) != ("constant", 0):
+            found |= {"schedule": self.schedule, "warmup": self.warmup}
+        return found
+
+    def for_units(self, units: int) -> TrainingConfig:
+        """The same with the steps that its epochs are for so many units; itself if it counts steps."""
+        if self.epochs is None:
+            return self
+        if self.plan.expected_batch_size is None:
+            raise InvalidArgumentError(f"epochs={self.epochs:g}: they need an expected_batch_size; give it, or steps")
+        steps = steps_of_epochs(self.epochs, units, self.plan.expected_batch_size)
+        return dataclasses.replace(self, plan=dataclasses.replace(self.plan, steps=steps), epochs=None)
 
 
 _OF_UPDATES = ("learning_rate", "learning_rate_unit", "optimizer", "momentum", "weight_decay")
@@ -163,14 +193,17 @@ def _with_averaging_by(name: str) -> Callable[[TrainingConfig, float], TrainingC
 
 
 def _with_steps(config: TrainingConfig, steps: int) -> TrainingConfig:
-    """As many steps as asked for, also where the study trains until its noise is reached."""
-    return dataclasses.replace(config, plan=dataclasses.replace(config.plan, steps=steps), until_noise=None)
+    """As many steps as asked for, also where the study counts epochs or trains until its noise is reached."""
+    plan = dataclasses.replace(config.plan, steps=steps)
+    return dataclasses.replace(config, plan=plan, until_noise=None, epochs=None)
 
 
 _CHANGES: dict[str, Callable[[TrainingConfig, Any], TrainingConfig]] = {
     "method": _by_name,
     "variant": _with_variant,
     **{name: _with_field(name) for name in _OF_UPDATES},
+    "schedule": _with_field("schedule"),
+    "warmup": _with_field("warmup"),
     "tail.share": _with_tail_share,
     "adjustment.tau": _with_adjustment("tau"),
     "adjustment.target": _with_adjustment("target"),
@@ -211,6 +244,13 @@ def optimizer_for(config: TrainingConfig, model: nn.Module) -> torch.optim.Optim
     options = {"momentum": config.momentum, "weight_decay": config.weight_decay}
     given = {key: value for key, value in options.items() if value is not None}
     return OPTIMIZERS[config.optimizer](model.parameters(), lr=config.learning_rate, **given)
+
+
+def schedule_for(config: TrainingConfig, optimizer: torch.optim.Optimizer, steps: int) -> LambdaLR | None:
+    """The schedule of a training's learning rate; None if it stays the same."""
+    if (config.schedule, config.warmup) == ("constant", 0):
+        return None
+    return scheduled(optimizer, config.schedule, steps, warmup=config.warmup)
 
 
 def _needed_noise(config: PlanConfig, table: OwnerTable, steps: int, rooms: Rooms | None) -> float:

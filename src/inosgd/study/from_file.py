@@ -59,15 +59,16 @@ def file_of(origin: Mapping[str, Any], *, allowed_factory: str | None = None) ->
 def config_of(training: TrainingSection) -> TrainingConfig:
     """The configuration that a training section describes.
 
-    Without a number of steps the noise scale is where training ends, and not what the plan is asked for.
+    Without a number of steps or epochs the noise scale is where training ends, and not what the plan is asked for.
     """
     method, knobs = _method(training), training.fairness
+    until_noise = training.steps is None and training.epochs is None
     plan = PlanConfig(
         steps=training.steps or 1,
         variant=method.variant,
         expected_batch_size=training.expected_batch_size,
         clipping_threshold=training.clipping_threshold,
-        noise_scale=None if training.steps is None else training.noise_scale,
+        noise_scale=None if until_noise else training.noise_scale,
         accountant=training.accountant,
         fairness=Fairness(knobs.exponent, knobs.max_ratio, knobs.mix),
         profile_margin=training.profile_margin,
@@ -79,7 +80,10 @@ def config_of(training: TrainingSection) -> TrainingConfig:
         training.optimizer,
         training.momentum,
         training.weight_decay,
-        until_noise=training.noise_scale if training.steps is None else None,
+        until_noise=training.noise_scale if until_noise else None,
+        epochs=training.epochs,
+        schedule=training.schedule,
+        warmup=training.warmup,
         seed=training.seed,
         learning_rate_unit=training.learning_rate_unit,
         averaging=_averaging(training),

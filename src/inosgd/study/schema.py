@@ -255,6 +255,7 @@ class TrainingSection(_Section):
     variant: Literal["uniform", "sample", "scale", "both", "fair", "threshold"] | None = None
     accountant: Literal["pld", "rdp"] = "pld"
     steps: Count | None = None
+    epochs: Positive | None = None
     expected_batch_size: Positive | None = None
     clipping_threshold: Positive | None = None
     noise_scale: Positive | None = None
@@ -266,6 +267,8 @@ class TrainingSection(_Section):
     optimizer: Literal["sgd", "adam", "adamw", "rmsprop", "adagrad", "adam-corrected"] = "sgd"
     learning_rate: Positive
     learning_rate_unit: Literal["batch", "noise"] = "batch"
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup: Annotated[int, Field(ge=0)] = 0
     averaging: Literal["none", "exponential", "tail"] = "none"
     averaging_decay: Share | None = None
     averaging_share: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None

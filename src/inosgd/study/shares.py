@@ -50,12 +50,12 @@ def declared_shares(study: StudyFile, task: Task, table: OwnerTable) -> ClassSha
 def settled(config: TrainingConfig, data: StudyData, planned: PlanConfig | None = None) -> TrainingConfig:
     """The configuration for the public facts of ``data``: what ``auto`` chooses, and whose classes are to be counted.
 
-    A training that goes on keeps what it was ``planned`` by.
+    Epochs become steps. A training that goes on keeps what it was ``planned`` by.
 
     Raises:
         InvalidArgumentError: If a loss is to be adjusted and there are no classes, or no shares of them.
     """
-    config = choose(config, data, planned)
+    config = choose(config.for_units(int(data.owners.table.sizes.sum())), data, planned)
     if config.method.adjustment is None:
         return config
     if data.task.kind != "classification":
