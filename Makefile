@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: compare test test-long lint bench models docs evidence dist setup setup-browser setup-postgres clean
+.PHONY: compare test test-long lint bench models docs evidence dist setup setup-browser setup-axe setup-postgres clean
 
 compare: $(READY)
 	$(BIN)/inosgd compare
@@ -53,6 +53,11 @@ setup: $(READY)
 setup-browser:
 	command -v chromium && command -v chromedriver || \
 	    { apt-get update && apt-get install --yes --no-install-recommends chromium chromium-driver; }
+
+# The rules of axe-core (MPL-2.0, not part of this repository) for accessible pages; tests use them where they are.
+setup-axe:
+	mkdir -p build/axe && cd build/axe && npm pack --silent axe-core@4.14.0 && \
+	    tar -xzf axe-core-4.14.0.tgz --strip-components=1 package/axe.min.js
 
 # Account books are tested on a PostgreSQL server that the tests start; without one those tests are skipped with a reason.
 setup-postgres:

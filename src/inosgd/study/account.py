@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from inosgd.accounts.book import Accounts
 from inosgd.accounts.draws import Draw, check_charged, recorded_of, releases_in, remaining
-from inosgd.accounts.heeding import news_for
+from inosgd.accounts.heeding import heeded_until, news_for
 from inosgd.errors import AccountError, InvalidArgumentError
 from inosgd.files import sha256
 from inosgd.ledger.ledger import Ledger
@@ -129,14 +129,15 @@ def draw_again(run: RunFolder, study: Study, plan: Plan) -> Draw | None:
             taken, stand = recorded_of(book, state, run), total - state.total
             same = taken == state.committed or same_noise_again(run)
             if state.plan == digest and stand + taken == standing and same:
-                names = plan.table.names
-                return Draw(book, state, remaining(plan.charges, stand), taken=taken, heeding=names)
+                phases, names = remaining(plan.charges, stand), plan.table.names
+                return Draw(book, state, phases, taken=taken, heeding=names, since=heeded_until(book, run))
             book.settle(state.id)
         if standing == total:
             book.close()
             return None
         begun = releases_in(chain.bodies)
-        return Draw.reserve(book, collection_of(study), plan, run=run.path, begun=begun, stand=standing, heeding=True)
+        since, name = heeded_until(book, run), collection_of(study)
+        return Draw.reserve(book, name, plan, run=run.path, begun=begun, stand=standing, heeding=True, since=since)
 
 
 def rooms_of_run(study: Study, run: RunFolder) -> Callable[[OwnerTable], Rooms] | None:
