@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 # What is compiled of the tests is kept, also where the environment says otherwise: each process would take 8 s to do it anew.
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 2 --dist worksteal
 
-.PHONY: compare test test-long lint bench models docs evidence dist setup setup-browser setup-postgres clean
+.PHONY: compare test test-long lint bench models docs evidence dist setup setup-browser setup-axe setup-postgres clean
 
 compare: $(READY)
 	$(BIN)/inosgd compare
@@ -55,6 +55,11 @@ setup: $(READY)
 setup-browser:
 	command -v chromium && command -v chromedriver || \
 	    { apt-get update && apt-get install --yes --no-install-recommends chromium chromium-driver; }
+
+# The rules of axe-core (MPL-2.0, not part of this repository) for accessible pages; tests use them where they are.
+setup-axe:
+	mkdir -p build/axe && cd build/axe && npm pack --silent axe-core@4.14.0 && \
+	    tar -xzf axe-core-4.14.0.tgz --strip-components=1 package/axe.min.js
 
 # Account books are tested on a PostgreSQL server that the tests start; without one those tests are skipped with a reason.
 setup-postgres:

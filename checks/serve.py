@@ -1,7 +1,7 @@
 """The owners' page under load: `python checks/serve.py --owners 100 --out checks/SERVE.md`.
 
     beside    owners click at once on a real server, in another process, while a training that draws on the same book,
-              for other owners, runs in a third: how long requests and steps take, and whether a change or a step is lost
+              for other owners, runs in a third: how long requests and steps take, and whether a change is lost
     obeying   the same while the training is on the records of these owners, and has to follow their changes
 
 Each owner logs in, looks, lowers, pauses, resumes, lowers again, asks for a raise and fetches its receipt. Every change
@@ -11,15 +11,16 @@ that was confirmed must be in the chain, every owner must stand where it was tol
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.postgres import missing, server
-from tests.serve.clicking import ACTIONS, click
+from tests.serve.clicking import ACTIONS, Clicked, click
 from tests.study.writers import STUDY, table_text
 
 from inosgd.accounts.book import Accounts
@@ -68,14 +69,16 @@ def main() -> int:
 
 def beside(url: str, folder: Path, owners: int, steps: int) -> tuple[list[object], list[str]]:
     """The training is on the records of three owners, and others click."""
+    names = tuple(f"owner {number}" for number in range(owners))
     text = STUDY.replace("steps = 12", f"steps = {steps}")
     alone = _time_per_step(url, folder, text, "alone", lambda: None)[0]
-    names = tuple(f"owner {number}" for number in range(owners))
     with Accounts.open(url) as book:
         book.open_collection("others", _table(names))
-    clicked: list[object] = []
-    busy, failures = _time_per_step(url, folder, text, "beside", lambda: clicked.append(_click(url, names, "others")))
-    return _row(clicked[0], alone, busy), failures + _lost(url, "others", names, clicked[0])
+    with _served(url) as origin:
+        clicked: list[Clicked] = []
+        tokens = _tokens(url, names, "others")
+        busy, wrong = _time_per_step(url, folder, text, "beside", lambda: clicked.append(click(origin, tokens)))
+    return _row(clicked[0], alone, busy), wrong + _lost(url, "others", names, clicked[0])
 
 
 def obeying(url: str, folder: Path, owners: int, steps: int) -> tuple[list[object], list[str]]:
@@ -83,64 +86,76 @@ def obeying(url: str, folder: Path, owners: int, steps: int) -> tuple[list[objec
     names = tuple(f"owner {number}" for number in range(owners))
     budgets = "".join(f'"{name}" = 1.0\n' for name in names)
     text = STUDY.replace("steps = 12", f"steps = {steps}").replace(OWNERS_LINES, budgets)
-    data = _renamed(table_text(rows=20 * owners), names)
-    alone = _time_per_step(url, folder, text, "alone", lambda: None, data)[0]
-    with Accounts.open(url) as book:  # what the first has spent must not be missing now
+    (folder / "cases.csv").write_text(_renamed(table_text(rows=20 * owners), names))
+    alone = _time_per_step(url, folder, text, "alone", lambda: None)[0]
+    with Accounts.open(url) as book:
         book.open_collection("again", _table(names, 20))
-    clicked: list[object] = []
-    busy, failures = _time_per_step(
-        url, folder, text, "obeying", lambda: clicked.append(_click(url, names, "again")), data, "again"
-    )
-    changes = [body for body in _records(folder / "obeying") if body["kind"] == "change"]
+    with _served(url) as origin:
+        clicked: list[Clicked] = []
+        tokens = _tokens(url, names, "again")
+        meanwhile = partial(_append_clicked, clicked, origin, tokens)
+        busy, wrong = _time_per_step(url, folder, text, "obeying", meanwhile, "again")
+    changes = [body for body in read_chain(folder / "obeying" / "ledger.jsonl").bodies if body["kind"] == "change"]
     if not changes:
-        failures.append("the training has not heeded any change")
+        wrong.append("the training has not heeded any change")
     row = _row(clicked[0], alone, busy)
-    row[-1] = f"{row[-1]}; {len(changes)} plans made anew"
-    return row, failures + _lost(url, "again", names, clicked[0])
+    row[-1] = f"{row[-1]}, {len(changes)} new plans included"
+    return row, wrong + _lost(url, "again", names, clicked[0])
 
 
-def _time_per_step(url, folder, study, name, meanwhile, data=None, collection="cases") -> tuple[float, list[str]]:
+def _append_clicked(clicked: list[Clicked], origin: str, tokens: dict[str, str]) -> None:
+    clicked.append(click(origin, tokens))
+
+
+def _time_per_step(
+    url: str, folder: Path, study: str, name: str, meanwhile: Callable[[], None], collection: str = "cases"
+) -> tuple[float, list[str]]:
     """Train in another process, and do something once it has taken some steps: seconds per step, and what is wrong."""
     account = f'[account]\nurl = "{url}"\ncollection = "{collection}"\nshare = 0.5\n\n[data]\n'
     (folder / "study.toml").write_text(study.replace("[data]\n", account, 1))
-    (folder / "cases.csv").write_text(table_text() if data is None else data)
+    if not (folder / "cases.csv").exists():
+        (folder / "cases.csv").write_text(table_text())
     if name == "alone":
-        _run(folder, "account", "create", url, "--study", "study.toml", "--collection", "cases")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "inosgd", "train", "study.toml", "--out", name, "--no-report", "--json"],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    while _steps(folder / name) < 10 and process.poll() is None:
-        time.sleep(0.05)
-    began, first = time.monotonic(), _steps(folder / name)
-    meanwhile()
-    out, err = process.communicate(timeout=900)
-    seconds = (time.monotonic() - began) / max(_steps(folder / name) - first, 1)
+        _inosgd(folder, "account", "create", url, "--study", "study.toml", "--collection", "cases").communicate()
+    process = _inosgd(folder, "train", "study.toml", "--out", name, "--no-report", "--json")
+    run, planned = folder / name, int(re.search(r"steps = (\d+)", study)[1])
+    while _steps(run) < 10 and process.poll() is None:
+        time.sleep(0.1)
+    began, first = time.monotonic(), _steps(run)
+    clicking = threading.Thread(target=meanwhile)
+    clicking.start()
+    while _steps(run) < planned and process.poll() is None:
+        time.sleep(0.5)
+    seconds = (time.monotonic() - began) / max(_steps(run) - first, 1)
+    clicking.join()
+    _, error = process.communicate(timeout=900)
     if process.returncode:
-        return seconds, [f"{name}: exit code {process.returncode}: {err[-500:]}"]
-    json.loads(out)
-    report = verify_run(RunFolder.open(folder / name))
-    return seconds, [finding.message for finding in report.findings]
+        return seconds, [f"{name}: exit code {process.returncode}: {error[-500:]}"]
+    return seconds, [finding.message for finding in verify_run(RunFolder.open(run)).findings]
 
 
-def _click(url: str, names: tuple[str, ...], collection: str):
+def _tokens(url: str, names: tuple[str, ...], collection: str) -> dict[str, str]:
     with Accounts.open(url) as book:
-        tokens = {name: make_link(book, collection, name) for name in names}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "inosgd", "serve", url, "--port", "0"], stdout=subprocess.PIPE, text=True
-    )
+        return {name: make_link(book, collection, name) for name in names}
+
+
+@contextmanager
+def _served(url: str) -> Iterator[str]:
+    """The origin of a page that another process serves."""
+    process = _inosgd(Path.cwd(), "serve", url, "--port", "0")
     try:
-        origin = re.search(r"http://[\d.:]+", process.stdout.readline())[0]
-        return click(origin, tokens)
+        yield re.search(r"http://[\d.:]+", process.stdout.readline())[0]
     finally:
         process.terminate()
-        process.wait(30)
+        process.communicate(timeout=60)
 
 
-def _lost(url: str, collection: str, names: tuple[str, ...], clicked) -> list[str]:
+def _inosgd(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "inosgd", *arguments]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)  # noqa: S603
+
+
+def _lost(url: str, collection: str, names: tuple[str, ...], clicked: Clicked) -> list[str]:
     """What the book does not say that owners were told."""
     failures = list(clicked.failures)
     with Accounts.open(url) as book:
@@ -154,7 +169,7 @@ def _lost(url: str, collection: str, names: tuple[str, ...], clicked) -> list[st
     return failures
 
 
-def _row(clicked, alone: float, busy: float) -> list[object]:
+def _row(clicked: Clicked, alone: float, busy: float) -> list[object]:
     seconds = sorted(clicked.seconds)
     return [
         len(clicked.confirmed),
@@ -173,10 +188,10 @@ def _page(arguments: argparse.Namespace, rows: list[tuple[object, ...]]) -> str:
     lines = [
         "# The owners' page under load",
         "",
-        f"`python checks/serve.py --owners {arguments.owners} --steps {arguments.steps} --out checks/SERVE.md`, on two cores",
-        "that server, training and all owners share. *beside*: the training draws on the same book, for other owners.",
-        "*obeying*: it trains on the records of those who click, and makes a new plan for what they have changed by its",
-        "next step. Each owner logs in, makes four changes and a request, and fetches its receipt, in 18 requests.",
+        f"`python checks/serve.py --owners {arguments.owners} --steps {arguments.steps} --out checks/SERVE.md`, on two",
+        "cores that server, training and all owners share. *beside*: the training draws on the same book, for other",
+        "owners. *obeying*: it trains on the records of those who click, and plans anew for what they have changed by",
+        "its next step. Each owner logs in, makes four changes and a request, and fetches its receipt, in 18 requests.",
         "*Wrong* counts failed requests, changes that were confirmed and are not in the chain, owners who do not stand",
         "where they were told, findings of the verification of book and run, and reservations that were left behind.",
         "",
@@ -226,17 +241,6 @@ def _steps(run: Path) -> int:
         return RunFolder.open(run).read_ledger().steps
     except (OSError, ValueError):
         return 0
-
-
-def _records(run: Path) -> list[dict]:
-    return read_chain(RunFolder.open(run).ledger_path).bodies
-
-
-def _run(folder: Path, *arguments: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "inosgd", *arguments], cwd=folder, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr
 
 
 if __name__ == "__main__":

@@ -63,6 +63,8 @@ def test_keeping_to_the_room_on_average_only_would_be_noticed():
 
 OWNERS = ("a", "b", "c", "d")
 TABLE = OwnerTable(OWNERS, np.array([0.5, 1.0, 1.0, 4.0]), np.full(4, 1e-5), np.full(4, 50))
+NOTHING = Budget(epsilon=1e-12, delta=1e-12)
+"""Nothing may be charged to an owner that is paused; a budget of 0 cannot be written, and this has no room either."""
 rates = st.sampled_from([0.0, 0.01, 0.05, 0.3, 1.0])
 multipliers = st.sampled_from([1.0, 2.0, 5.0, 20.0])
 
@@ -101,7 +103,7 @@ def play(data: st.DataObject, book: Accounts, steps: int) -> Judge:
     """Trainings that are chosen in view of what is left, changes of budgets and failures, in any order."""
     judge, running = Judge(book), {}
     for _ in range(steps):
-        move = data.draw(st.sampled_from(["reserve", "greedy", "commit", "settle", "crash", "budget"]))
+        move = data.draw(st.sampled_from(["reserve", "greedy", "commit", "settle", "crash", "budget", "pause"]))
         if move in ("reserve", "greedy"):
             q = np.array([data.draw(rates) for _ in OWNERS])
             z = np.array([data.draw(multipliers) for _ in OWNERS])
@@ -126,6 +128,10 @@ def play(data: st.DataObject, book: Accounts, steps: int) -> Judge:
             budget = Budget(epsilon=data.draw(st.sampled_from([0.1, 0.4, 1.0, 3.0])), delta=1e-5)
             book.set_budgets("patients", {owner: budget})
             judge.budgets[owner] = budget
+        elif move == "pause":
+            owner = data.draw(st.sampled_from(OWNERS))
+            book.set_budgets("patients", {owner: Budget(epsilon=4.0, delta=1e-5)}, state="paused")
+            judge.budgets[owner] = NOTHING
         elif running:
             name = data.draw(st.sampled_from(sorted(running)))
             state = running[name]

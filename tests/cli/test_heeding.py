@@ -16,6 +16,7 @@ from inosgd.ledger.records import read_chain
 from inosgd.owners import Budget
 from inosgd.runs.folder import RunFolder
 from inosgd.runs.verification import verify_run
+from inosgd.study import running
 from inosgd.training import train_step
 from tests.study.writers import write_study
 
@@ -172,7 +173,7 @@ def test_all_owners_paused_stops_and_resuming_goes_on(train, inosgd):
     assert len(records("stop")) == 1
     again = inosgd("resume", "run", "--no-report")
     assert again.code == 2
-    assert len(records("stop")) == 2
+    assert len(records("stop")) == 1
     change("clinic", 8.0)
     gone_on = inosgd("resume", "run", "--no-report")
     assert gone_on.code == 0, gone_on.err
@@ -241,3 +242,43 @@ def test_a_share_is_of_what_was_left_before_the_run(inosgd, train, tmp_path):
     with Accounts.open(URL) as book:
         collection = book.collection("cases")
         assert (rooms(collection.epsilons, collection.deltas, collection.orders) == collection.rooms).all()
+
+
+def test_a_change_between_the_plan_and_its_reservation_is_not_missed(train, monkeypatch):
+    """It is heeded by the next plan: a run has heeded what its ledger answers, not what came before it reserved."""
+    heed, changes = running.heed, iter([lambda: change("hospital_b", 1.6)])
+
+    def heed_and_change(*arguments, **named):
+        done = heed(*arguments, **named)
+        next(changes, lambda: None)()
+        return done
+
+    monkeypatch.setattr(running, "heed", heed_and_change)
+    outcome = train({6: lambda: change("hospital_b", 1.8)})
+    assert outcome.code == 0, outcome.err
+    assert [each["owners"]["epsilons"][1] for each in records("change")] == [1.8, 1.6]
+    assert RunFolder.open(RUN).read_ledger().table.epsilons[1] == 1.6
+    assert max(checked().values()) <= 1
+
+
+def test_owners_that_change_again_and_again_while_plans_are_made_do_not_end_the_training(train, monkeypatch):
+    heed = running.heed
+    later = iter(
+        [("clinic", "paused"), ("hospital_b", "paused"), ("clinic", "open"), ("clinic", "paused"), ("clinic", "open")]
+    )
+    budgets = {"clinic": 8.0, "hospital_b": 2.0}
+
+    def heed_and_change(*arguments, **named):
+        done = heed(*arguments, **named)
+        owner, state = next(later, (None, None))
+        if owner:
+            change(owner, budgets[owner], state)
+        return done
+
+    monkeypatch.setattr(running, "heed", heed_and_change)
+    outcome = train({6: lambda: change("hospital_a", 0.9)})
+    assert outcome.code == 0, outcome.err
+    ledger = RunFolder.open(RUN).read_ledger()
+    assert ledger.steps == 12
+    assert ledger.history.terms_at(11).sampling_rates[1] == 0 < ledger.history.terms_at(11).sampling_rates[2]
+    checked()

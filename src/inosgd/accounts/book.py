@@ -385,7 +385,7 @@ class Accounts:
         """What is charged for a run, and what is held for it, class by class."""
         charged = held = np.zeros(len(collection), dtype=np.int64)
         for state in self._reservations("run = ? AND collection = ?", [str(run), collection.number]):
-            _, prices = self._prices_now(state)
+            prices = self._prices_of(state, collection)
             taken = cost(prices, state.releases, state.committed)
             charged = charged + taken
             if state.state == "reserved":
@@ -721,10 +721,15 @@ class Accounts:
 
     def _prices_now(self, state: Reservation) -> tuple[Collection, IntArray]:
         """The collection of a reservation, and its prices for the classes that there are now."""
-        collection, prices = self.collection_numbered(state.collection), self.array(state.entry, "prices")
+        collection = self.collection_numbered(state.collection)
+        return collection, self._prices_of(state, collection)
+
+    def _prices_of(self, state: Reservation, collection: Collection) -> IntArray:
+        prices = self.array(state.entry, "prices")
         if prices is None:
             raise AccountError(f"reservation {state.id}: its prices are missing; restore the book from a copy")
-        return collection, prices[collection.ancestors(len(prices))]
+        of_classes: IntArray = prices[collection.ancestors(len(prices))]
+        return of_classes
 
     def _update(self, state: Reservation) -> Reservation:
         self._database.rows(

@@ -60,16 +60,19 @@ class Draw:
         taken: int = 0,
         block: int | None = None,
         heeding: Sequence[str] = (),
+        since: int | None = None,
     ) -> None:
         """A draw that goes on after ``taken`` releases; ``phases`` are those that were reserved.
 
-        Changes of the budgets of the owners in ``heeding`` are heeded.
+        Changes of the budgets of the owners in ``heeding`` are heeded, those after the entry ``since``; by default
+        those after the reservation.
         """
         block = min(BLOCK, max(1, state.total // BLOCKS)) if block is None else block
         _validate.whole(1, block=block)
         self.book, self.state, self.taken = book, state, taken
         self._phases, self._block, self._committed_before = list(phases), block, state.committed
-        self._heeding, self._looked = tuple(heeding), state.entry
+        self._heeding, self._since = tuple(heeding), state.entry if since is None else since
+        self._looked = self._since
 
     @classmethod
     def reserve(
@@ -84,6 +87,7 @@ class Draw:
         identifier: str | None = None,
         block: int | None = None,
         heeding: bool = False,
+        since: int | None = None,
     ) -> Draw:
         """Reserve what ``plan`` will spend.
 
@@ -97,6 +101,7 @@ class Draw:
             identifier: Of the reservation, if it was chosen before.
             block: How many releases are committed at a time; by default by `BLOCK` and `BLOCKS`.
             heeding: Whether changes of budgets are heeded.
+            since: After which entry; by default after the reservation.
         """
         book.check_unit(collection, plan.table)
         phases = remaining(plan.charges, stand)
@@ -109,7 +114,7 @@ class Draw:
             begun=begun,
             identifier=identifier,
         )
-        return cls(book, state, phases, block=block, heeding=plan.table.names if heeding else ())
+        return cls(book, state, phases, block=block, heeding=plan.table.names if heeding else (), since=since)
 
     def ledger(self, plan: Plan, path: Path | None = None) -> Ledger:
         """A new ledger for ``plan`` that asks this draw."""
@@ -131,10 +136,10 @@ class Draw:
         self.taken += 1
 
     def _heed(self) -> None:
-        """Raise if a budget has changed since this draw reserved; other owners' changes are looked at once."""
+        """Raise if a budget has changed; changes of other owners are looked at once."""
         last = self.book.last_change(self.state.collection) if self._heeding else 0
         if last > self._looked:
-            if changed_since(self.book, self.state, self._heeding):
+            if changed_since(self.book, self.state.collection, self._since, self._heeding):
                 raise BudgetsChangedError(last)
             self._looked = last
 
@@ -157,10 +162,10 @@ class Draw:
         )
 
 
-def changed_since(book: Accounts, state: Reservation, owners: Sequence[str]) -> bool:
-    """Whether the budget in force of one of ``owners`` is another one than when the reservation was made."""
-    collection = book.collection_numbered(state.collection)
-    then = book.budgets_at(collection, owners, state.entry)
+def changed_since(book: Accounts, number: int, entry: int, owners: Sequence[str]) -> bool:
+    """Whether the budget in force of one of ``owners`` of a collection is another one than after an entry."""
+    collection = book.collection_numbered(number)
+    then = book.budgets_at(collection, owners, entry)
     classes = book.members(collection)[book.places(collection, owners)]
     now = np.column_stack([collection.epsilons[classes], collection.deltas[classes]])
     return not np.array_equal(then, now)

@@ -3,8 +3,8 @@
 A training that draws on a book learns of a change before its next release (`inosgd.accounts.draws.Draw`), or when it
 is resumed. What follows is the progression of `inosgd.runs.progression`, as `inosgd budgets` does it:
 
-    lowered, raised  the run's own budget for the owner follows the account's where the two were equal when the run last
-                     reserved; where the run asks for less, it keeps to that as long as the account allows it
+    lowered, raised  the run's own budget for the owner follows the account's where the two were equal before; where the
+                     run asks for less, it keeps to that as long as the account allows it
     paused           the run's budget stays; nothing is left to the owner in its account, so its units rest
     withdrawn        its units leave the run
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from inosgd.accounts.book import Accounts, Reservation
+from inosgd.accounts.book import Accounts
 from inosgd.accounts.draws import changed_since
 from inosgd.accounts.standings import OPEN, PAUSED, WITHDRAWN
 from inosgd.ledger.ledger import Ledger
@@ -38,24 +38,38 @@ class News:
     entry: int
 
 
+def heeded_until(book: Accounts, run: RunFolder) -> int | None:
+    """The entry of the book up to which a run has heeded all changes; None if it has never drawn on the book.
+
+    It is the last that a record of its ledger answers. Before the first of them, it is that of its first reservation.
+    """
+    answered = [body["account"] for body in read_chain(run.ledger_path).bodies if body.get("account")]
+    entries = [int(each["entry"]) for each in answered if each.get("book") == book.id]
+    first = [state.entry for state in book.reservations() if state.run == str(run.path)][:1]
+    return max(entries, default=first[0]) if first else None
+
+
 def news_for(book: Accounts, run: RunFolder) -> News | None:
-    """What has changed since a run last reserved; None if nothing that bears on it."""
+    """What has changed since a run last heeded changes; None if nothing that bears on it."""
     states = [state for state in book.reservations() if state.run == str(run.path)]
-    if not states or book.entries(states[-1].collection, "declared"):  # a programme runs as declared, or not at all
+    since = heeded_until(book, run)
+    if since is None or book.entries(states[-1].collection, "declared"):  # a programme runs as declared, or not at all
         return None
-    last, ledger = states[-1], run.read_ledger()
-    entry = book.last_change(last.collection)
-    if entry <= last.entry or not changed_since(book, last, ledger.table.names):
-        return None
-    began_with = OwnerTable.from_json(read_chain(run.ledger_path).bodies[0]["owners"])
-    return News(_changes(book, last, ledger, {name: budget for name, budget, _ in began_with}), entry)
+    ledger, number = run.read_ledger(), states[-1].collection
+    with book.database.writing():  # no owner changes anything between one look and the next
+        entry = book.last_change(number)
+        if entry <= since or not changed_since(book, number, since, ledger.table.names):
+            return None
+        began_with = OwnerTable.from_json(read_chain(run.ledger_path).bodies[0]["owners"])
+        budgets = {name: budget for name, budget, _ in began_with}
+        return News(_changes(book, number, since, ledger, budgets), entry)
 
 
-def _changes(book: Accounts, last: Reservation, ledger: Ledger, began_with: Mapping[str, Budget]) -> Changes:
-    collection, names = book.collection_numbered(last.collection), ledger.table.names
+def _changes(book: Accounts, number: int, since: int, ledger: Ledger, began_with: Mapping[str, Budget]) -> Changes:
+    collection, names = book.collection_numbered(number), ledger.table.names
     standings, known = book.standings(collection, names), set(names)
     shared = set() if ledger.table.unit == EXAMPLE else {name for name in names if parts_of(name, known)}
-    then = dict(zip(names, book.budgets_at(collection, names, last.entry).tolist(), strict=True))
+    then = dict(zip(names, book.budgets_at(collection, names, since).tolist(), strict=True))
     class_of = dict(zip(names, book.members(collection)[book.places(collection, names)].tolist(), strict=True))
     budgets, withdrawn = {}, []
     for name, own, size in ledger.wanted:
@@ -65,8 +79,8 @@ def _changes(book: Accounts, last: Reservation, ledger: Ledger, began_with: Mapp
         if state == WITHDRAWN:
             withdrawn.append(name)
             continue
-        number = class_of[name]
-        now = Budget(epsilon=float(collection.epsilons[number]), delta=float(collection.deltas[number]))
+        place = class_of[name]
+        now = Budget(epsilon=float(collection.epsilons[place]), delta=float(collection.deltas[place]))
         follows = [own.epsilon, own.delta] == then[name]
         new = now if follows else _within(now, own, began_with.get(name, own))
         if new != own:

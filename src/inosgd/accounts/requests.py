@@ -6,6 +6,7 @@ is one request of an owner at a time; a new one takes the place of the one that 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from inosgd.accounts.book import Accounts
@@ -67,16 +68,25 @@ def decline(book: Accounts, request: Request) -> None:
     _answer(book, request, DECLINED)
 
 
-def accept(book: Accounts, collection: str, request: Request, seen: int, by: str) -> int:
-    """Raise the budget as asked for; the number of the entry.
+def accept(
+    book: Accounts,
+    collection: str,
+    request: Request,
+    seen: int,
+    by: str,
+    also: Callable[[int], None] | None = None,
+) -> int:
+    """Raise the budget as asked for; the number of the entry. ``also`` is as for `Accounts.set_budgets`.
 
     Raises:
         AccountError: If it does not wait any more, or the owner has changed its budget since ``seen``.
     """
 
-    def answered(_: int) -> None:
+    def answered(entry: int) -> None:
         _check_waits(book, request)
         _answer(book, request, ACCEPTED)
+        if also is not None:
+            also(entry)
 
     return book.set_budgets(collection, {request.owner: request.budget}, state=OPEN, seen=seen, by=by, also=answered)
 

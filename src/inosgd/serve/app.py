@@ -13,6 +13,7 @@ import sqlite3
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs
 
@@ -292,9 +293,8 @@ def _answer_request(book: Accounts, visitor: Visitor, asked: Asked) -> Answer:
         raise AccountError("this request does not wait any more. Nothing was changed now")
     collection = book.collection_numbered(found.collection).name
     if verdict == "accept":
-        entry = accept(book, collection, found, int(seen), f"link {visitor.link}")
-        with book.database.writing():
-            note(book, visitor.link, "accepted a request", entry)
+        also = partial(note, book, visitor.link, "accepted a request")
+        accept(book, collection, found, int(seen), f"link {visitor.link}", also)
     else:
         with book.database.writing():
             decline(book, found)

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 
 from inosgd.accounts.book import Accounts
 from inosgd.accounts.draws import Draw, check_charged, recorded_of, releases_in, remaining
-from inosgd.accounts.heeding import news_for
+from inosgd.accounts.heeding import News, heeded_until, news_for
 from inosgd.errors import AccountError, InvalidArgumentError
 from inosgd.files import sha256
 from inosgd.ledger.ledger import Ledger
@@ -30,7 +30,7 @@ from inosgd.owners import OwnerTable
 from inosgd.plan import Plan
 from inosgd.planning import Rooms
 from inosgd.runs.folder import LockedRun, RunFolder
-from inosgd.runs.progression import Proposal, carry_out, propose
+from inosgd.runs.progression import Changes, Proposal, carry_out, propose
 from inosgd.runs.resuming import same_noise_again
 from inosgd.study.schema import AccountSection
 from inosgd.study.study import Study, StudyData
@@ -129,14 +129,15 @@ def draw_again(run: RunFolder, study: Study, plan: Plan) -> Draw | None:
             taken, stand = recorded_of(book, state, run), total - state.total
             same = taken == state.committed or same_noise_again(run)
             if state.plan == digest and stand + taken == standing and same:
-                names = plan.table.names
-                return Draw(book, state, remaining(plan.charges, stand), taken=taken, heeding=names)
+                phases, names = remaining(plan.charges, stand), plan.table.names
+                return Draw(book, state, phases, taken=taken, heeding=names, since=heeded_until(book, run))
             book.settle(state.id)
         if standing == total:
             book.close()
             return None
         begun = releases_in(chain.bodies)
-        return Draw.reserve(book, collection_of(study), plan, run=run.path, begun=begun, stand=standing, heeding=True)
+        since, name = heeded_until(book, run), collection_of(study)
+        return Draw.reserve(book, name, plan, run=run.path, begun=begun, stand=standing, heeding=True, since=since)
 
 
 def rooms_of_run(study: Study, run: RunFolder) -> Callable[[OwnerTable], Rooms] | None:
@@ -152,17 +153,31 @@ def rooms_of_run(study: Study, run: RunFolder) -> Callable[[OwnerTable], Rooms] 
     return rooms
 
 
-def heed(run: LockedRun, study: Study) -> Proposal | None:
-    """Carry out what owners have changed in their accounts since the run last reserved; None if nothing.
+def has_news(run: RunFolder, study: Study) -> bool:
+    """Whether owners have changed their budgets in the account since the run last heeded changes."""
+    with open_book(study) as book:
+        return news_for(book, run) is not None
+
+
+def heed(run: LockedRun, study: Study, *, anew: bool = False) -> Proposal | None:
+    """Carry out what owners have changed in their accounts since the run last did; None if nothing.
 
     Guarantee:
-        When this returns, the run's plan is for at most what the accounts left to it, or its ledger refuses steps.
+        When this returns a proposal, the run's plan is for at most what the accounts left to it when they were asked,
+        or its ledger refuses steps.
+
+    Args:
+        run: The run.
+        study: What it trains.
+        anew: Plan for what is left also if no owner has changed anything.
     """
     if account_of(study) is None:
         return None
     with open_book(study) as book:
         _refuse_another(run, study, book)
         news, identifier = news_for(book, run), book.id
+        if news is None and anew:
+            news = News(Changes(), heeded_until(book, run) or 0)
     if news is None:
         return None
     proposal = propose(run, news.changes, rooms=rooms_of_run(study, run))

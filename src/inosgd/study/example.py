@@ -286,4 +286,5 @@ expected_batch_size = 64
 [evaluation]                      # of held-out rows
 @EVALUATION@# every = 50                      # by default with every checkpoint, into metrics.jsonl
 # owners_in_card = true           # list every owner's budget in the model's card
+# public = true                   # show these results to owners too (inosgd serve)
 """

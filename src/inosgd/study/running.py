@@ -44,10 +44,21 @@ from inosgd.runs.checkpoint import Checkpoint
 from inosgd.runs.files import MODEL
 from inosgd.runs.folder import LockedRun, RunFolder
 from inosgd.runs.keyed import new_key
+from inosgd.runs.progression import Proposal
 from inosgd.runs.resuming import Resumed, begin, resume, train_durably
 from inosgd.runs.saving import saved_also
 from inosgd.streams import Streams
-from inosgd.study.account import draw_again, drawing, end_draw, heed, new_draw, noted_in_card, noted_in_run, rooms_of
+from inosgd.study.account import (
+    draw_again,
+    drawing,
+    end_draw,
+    has_news,
+    heed,
+    new_draw,
+    noted_in_card,
+    noted_in_run,
+    rooms_of,
+)
 from inosgd.study.building import Built, build
 from inosgd.study.config import plan_for
 from inosgd.study.description import describe, warnings_of
@@ -275,27 +286,37 @@ def _take_steps(
 def heeded(run: LockedRun, prepared: Prepared, state: TrainingState) -> tuple[Prepared, TrainingState]:
     """The training as it goes on after owners have changed their budgets, by a new plan for what is left.
 
-    On several processes it ends here, and goes on with `inosgd resume`.
+    If they change them again while the plan is made, or another training is faster, another plan is made. On several
+    processes it ends here, and goes on with `inosgd resume`.
+
+    Raises:
+        TrainingStoppedError: If there is no plan; the ledger says why.
+        AccountExceededError: If other trainings were faster `TRIES` times.
     """
-    for tries_left in reversed(range(TRIES)):
-        proposal = heed(run, prepared.asked)
-        if proposal is not None and proposal.action == "stop":
-            raise TrainingStoppedError(f"run {str(run.path)!r} was stopped after step {state.step}: {proposal.reason}")
-        if proposal is not None and proposal.action == "roll back":
-            forget_model(run)
-        if prepared.trainer.peers.size > 1:
-            raise TrainingStoppedError(
-                f"run {str(run.path)!r}: owners have changed their budgets, and a plan for what is left is made; go on "
-                "with `inosgd resume` on as many processes"
-            )
+    overtaken, proposal = 0, heed(run, prepared.asked)
+    while True:
+        _check_goes_on(run, prepared, state, proposal)
         prepared = prepare_again(run, prepared.asked)
         try:
-            state = resume_training(run, prepared).state
-            break
-        except AccountExceededError:  # another training was faster
-            if not tries_left:
+            return prepared, resume_training(run, prepared).state
+        except AccountExceededError:
+            overtaken += not has_news(run, prepared.asked)
+            if overtaken == TRIES:
                 raise
-    return prepared, state
+        proposal = heed(run, prepared.asked, anew=True)
+
+
+def _check_goes_on(run: LockedRun, prepared: Prepared, state: TrainingState, proposal: Proposal | None) -> None:
+    """Raise if a training does not go on here; after a rollback, forget the model of steps that were given up."""
+    if proposal is not None and proposal.action == "stop":
+        raise TrainingStoppedError(f"run {str(run.path)!r} was stopped after step {state.step}: {proposal.reason}")
+    if proposal is not None and proposal.action == "roll back":
+        forget_model(run)
+    if prepared.trainer.peers.size > 1:
+        raise TrainingStoppedError(
+            f"run {str(run.path)!r}: owners have changed their budgets, and a plan for what is left is made; go on "
+            "with `inosgd resume`"
+        )
 
 
 def follow(prepared: Prepared, state: TrainingState) -> None:
