@@ -1,8 +1,8 @@
 """Time the commands as users run them: `python checks/commands.py --label now --out now.json`.
 
-Each is a process of its own, in a folder of its own, with everything that it imports. CPU seconds are those of the process
-and its children. They say more than wall seconds where other work runs beside it. `--code` measures another copy of the
-package, and `--table` writes several measurements side by side, as `COMMANDS.md` has them.
+Each is a process of its own, with everything that it imports. CPU seconds are those of the process and its children.
+They say more than wall seconds where other work runs beside it. `--code` measures another copy of the package, and
+`--table` writes several measurements side by side, as `COMMANDS.md` has them.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ rng = np.random.default_rng(0)
 count = 1_000_000
 epsilons = rng.choice(np.linspace(0.25, 5.25, 1000), count)
 table = OwnerTable(tuple(map(str, range(count))), epsilons, np.full(count, 1e-5), np.full(count, 1))
-config = PlanConfig(steps=1000, variant="VARIANT", expected_batch_size=1024, clipping_threshold=1.0, allow_large_deltas=True)
+ask = {"expected_batch_size": 1024, "clipping_threshold": 1.0, "allow_large_deltas": True}
+config = PlanConfig(steps=1000, variant="VARIANT", **ask)
 start = time.process_time(), time.perf_counter()
 make_plan(table, config)
 print(time.process_time() - start[0], time.perf_counter() - start[1])
@@ -159,7 +160,7 @@ def measured(what: tuple[str, ...] | str, folder: Path, code: Path) -> list[floa
     environment = {**os.environ, "PYTHONPATH": str(code)}
     before, start = os.times(), time.perf_counter()
     try:
-        done = subprocess.run(
+        done = subprocess.run(  # noqa: S603 - the commands are written above
             [sys.executable, *command], cwd=folder, env=environment, capture_output=True, text=True, timeout=LONGEST
         )
     except subprocess.TimeoutExpired:

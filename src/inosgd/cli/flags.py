@@ -29,6 +29,8 @@ def with_flags(message: str, arguments: Sequence[str]) -> str:
         message = re.sub(rf"\b{name}=True\b", flag, message)
         if arguments[0] == "plan" and "_" in name:
             message = re.sub(rf"(?<![\w.-]){name}\b", flag, message)
+    if "delimiter" in flags:  # commands that have this option read no study
+        message = message.replace("data.delimiter", flags["delimiter"])
     return message
 
 

@@ -382,6 +382,10 @@ def refuse_open_quote(path: Path, delimiter: str) -> None:
 
 def header_of(path: Path, delimiter: str) -> list[str]:
     """The names in the first line of a text file."""
+    if len(delimiter) != 1 or delimiter in '"\r\n':
+        raise InvalidArgumentError(
+            f"delimiter={delimiter!r}: give one character, which is no quote and no end of a line"
+        )
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             names = next(csv.reader(file, delimiter=delimiter), [])

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.datasets import load_breast_cancer, load_diabetes
 
 from inosgd._arrays import BoolArray, FloatArray
 from inosgd.planning import Fairness
@@ -142,12 +141,16 @@ def _visits(
 
 
 def _breast_cancer() -> Cases:
+    from sklearn.datasets import load_breast_cancer  # other commands need not wait for it
+
     bunch = load_breast_cancer()
     columns = [list(bunch.feature_names).index(name) for name in BREAST_CANCER]
     return Cases(bunch.data[:, columns], bunch.target_names[bunch.target].tolist(), bunch.target == 0)
 
 
 def _diabetes() -> Cases:
+    from sklearn.datasets import load_diabetes
+
     bunch = load_diabetes(scaled=False)
     return Cases(bunch.data, [f"{value:g}" for value in bunch.target], bunch.target > np.median(bunch.target))
 

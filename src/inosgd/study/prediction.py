@@ -23,7 +23,6 @@ from inosgd.data.pieces import table_pieces
 from inosgd.data.tables import Table
 from inosgd.errors import CellsError, InvalidArgumentError
 from inosgd.models.saved import load_weights, read_description
-from inosgd.study.built_in import STUDIES
 from inosgd.study.encoding import ArrayEncoding, Encoding, ImageEncoding, TableEncoding, encoding_from_json
 from inosgd.study.inputs import as_shape
 from inosgd.study.models import build_model, model_problem
@@ -187,6 +186,8 @@ def _model(folder: Path, description: Mapping[str, Any], allowed_factory: str | 
 
 def _study_model(folder: Path, name: str) -> nn.Module:
     """The model of a study without a file, before it was trained."""
+    from inosgd.study.built_in import STUDIES  # they bring scikit-learn, which other models do not need
+
     study = STUDIES.get(name)
     if study is None:
         raise InvalidArgumentError(
