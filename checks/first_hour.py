@@ -47,7 +47,7 @@ def _exported(number: int, row: dict[str, str]) -> list[str]:
         _decimal(row["xage"], 1),
         "yes" if row["female"] == "1" else "no",
         _decimal(row["income"], 0),
-        row["educdec"],
+        _decimal(row["educdec"], 1),
         _decimal(row["disea"], 1),
         {"": "NA", "0": "no"}.get(row["physlm"], "yes"),
         _decimal(row["ghindx"], 1) or "NA",

@@ -75,6 +75,9 @@ class TableOptions:
         str | None, typer.Option(rich_help_panel=TABLE_PANEL, help="Instead a CSV file owner,epsilon, by the study.")
     ] = None
     delta: Annotated[float | None, typer.Option(rich_help_panel=TABLE_PANEL, help="The delta of every owner.")] = None
+    decimal: Annotated[
+        Literal[".", ","] | None, typer.Option(rich_help_panel=TABLE_PANEL, help="What separates decimals.")
+    ] = None
     missing: Annotated[
         Literal["indicator"] | None,
         typer.Option(
@@ -117,6 +120,7 @@ class TableOptions:
             "epsilon": self.epsilon,
             "delta": self.delta,
             "budgets_file": self.budgets,
+            "decimal": self.decimal,
             "missing": self.missing,
             "look_at_rows": self.look_at_rows or None,
             "unaccounted_ranges": self.unaccounted_ranges or None,

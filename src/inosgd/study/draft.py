@@ -54,6 +54,7 @@ class Answers(BaseModel):
         budgets_file: A CSV file owner,epsilon[,delta] instead, seen from the study.
         epsilon: What every owner allows whom ``budgets`` does not name.
         delta: Of every owner; by default a power of ten below a tenth of one over the number of rows.
+        decimal: What separates decimals.
         missing: "indicator" gives every feature an input that says that its value is missing.
         drop_missing: Columns without whose value a row is left out.
         look_at_rows: Whether kinds of columns may be proposed by the first rows. Unaccounted.
@@ -72,6 +73,7 @@ class Answers(BaseModel):
     budgets_file: str | None = None
     epsilon: Annotated[float, Field(gt=0)] | None = None
     delta: Annotated[float, Field(gt=0, lt=1)] | None = None
+    decimal: Literal[".", ","] | None = None
     missing: Literal["indicator"] | None = None
     drop_missing: list[str] = []
     look_at_rows: bool = False
@@ -425,14 +427,14 @@ def _unit(answers: Answers) -> str:
 
 
 def _notation(source: Source, answers: Answers, ignored: Sequence[str]) -> str:
-    comma = source.looked is not None and source.looked.decimal_comma
+    looked_like = "," if source.looked is not None and source.looked.decimal_comma else None
     drops = list(answers.drop_missing)
     if source.looked is not None:
         drops += [name for name in (*answers.target, answers.owner) if name in source.looked.missing]
     said = {
         "unaccounted_scaling": True if answers.unaccounted_ranges else None,
         "delimiter": source.delimiter,
-        "decimal": "," if comma else None,
+        "decimal": answers.decimal or looked_like,
         "drop_missing": list(dict.fromkeys(drops)) or None,
         "ignore": list(ignored) or None,
     }
