@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from inosgd.shown import rounded_down, rounded_up
 
 
@@ -11,6 +13,20 @@ class InosgdError(Exception):
 
 class InvalidArgumentError(InosgdError, ValueError):
     """An argument that cannot be used; the message names it, its value and what to give instead."""
+
+
+class CellsError(InvalidArgumentError):
+    """Cells of one column of a table that cannot be used, all for the same reason.
+
+    Attributes:
+        column: The column.
+        rows: Where in the file their rows stand, counted from 0.
+        problem: What is said of each, after its value.
+    """
+
+    def __init__(self, message: str, *, column: str, rows: Sequence[int], problem: str) -> None:
+        super().__init__(message)
+        self.column, self.rows, self.problem = column, tuple(rows), problem
 
 
 class MissingExtraError(InosgdError, ImportError):

@@ -111,7 +111,9 @@ def test_predictions_of_every_kind():
     assert predictions(TASKS["multi-label"], outputs)["b"] == [0.5, 0.5]
     assert predictions(TASKS["scaled"], outputs)["z"] == [15.0, 15.0]
     assert predictions(TASKS["regression"], outputs)["x"] == [3.0, 0.0]
-    assert predictions(TASKS["classification"], outputs[:0]) == {"prediction": [], "probability": []}
+    found = predictions(TASKS["classification"], outputs)
+    assert [found[f"probability_{name}"][1] for name in TASKS["classification"].names] == pytest.approx([1 / 3] * 3)
+    assert set(predictions(TASKS["classification"], outputs[:0])) == set(found)
 
 
 @pytest.mark.parametrize(

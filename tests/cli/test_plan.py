@@ -133,3 +133,42 @@ def test_an_epsilon_that_nothing_certifies_is_null_in_json():
         "group": {"all": None},
         "owners": [1.5, None],
     }
+
+
+def test_many_exposures_have_groups_of_typical_owners_only(inosgd, tmp_path, monkeypatch):
+    """The numbers that are there are those of all owners; what is left out is said."""
+    lines = [f"o{row},{0.5 + row / 10},{20 + row}" for row in range(15)]
+    (tmp_path / "owners.csv").write_text("owner,epsilon,size\n" + "\n".join(lines) + "\n")
+    command = ("plan", "--owners", "owners.csv", "--batch", 20, "--steps", 10, "--json")
+    all_of_them = json.loads(inosgd(*command).out)
+    monkeypatch.setattr("inosgd.analysis.plans.MOST_EXPOSURES", 5)
+    some = json.loads(inosgd(*command).out)
+    assert all_of_them["groups_of"] == "all owners shown"
+    assert "median" in some["groups_of"]
+    shown = [row for row in some["owners"] if "group" in row]
+    assert [row["name"] for row in shown] == ["o0", "o7", "o14"]
+    for row, whole in zip(some["owners"], all_of_them["owners"], strict=True):
+        assert row == {key: value for key, value in whole.items() if key in row}
+        assert "group" in whole
+        assert set(whole) - set(row) <= {"group"}
+
+
+def test_owners_may_be_separated_by_semicolons(inosgd, tmp_path):
+    (tmp_path / "owners.csv").write_text("owner;epsilon;size\na;1;100\nb;2;100\n")
+    found = inosgd("plan", "--owners", "owners.csv", "--batch", 20, "--steps", 10, "--json")
+    assert found.code == 0, found.err
+    assert [row["name"] for row in json.loads(found.out)["owners"]] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--batch", 20, "--steps", 0], "error: --steps=0: give a whole number"),
+        (["--batch", 1000], "error: --batch=1000: the owners have 200 examples"),
+        ([], "give exactly --threshold and --batch"),
+        (["--batch", 20, "--delta", 0.5], "or --allow-large-deltas if this is meant"),
+        (["--batch", 20, "--variant", "x"], "error: --variant='x': choose one of"),
+    ],
+)
+def test_errors_name_flags(inosgd, options, words):
+    assert words in inosgd("plan", "--epsilon", "1,2", "--sizes", "100,100", *options).err

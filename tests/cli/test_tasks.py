@@ -47,7 +47,7 @@ def test_it_trains_joins_resumes_reports_and_predicts(inosgd, tmp_path, monkeypa
     unlabelled = [{key: row[key] for key in ("age", "sex", "bmi", "visit", "lipids")} for row in diabetes_rows(30)]
     write_exported(tmp_path / "unlabelled.csv", unlabelled)
     rows = list(csv.DictReader(succeeded(inosgd("predict", "run/model", "unlabelled.csv")).splitlines()))
-    assert list(rows[0]) == ["row", *names]
+    assert list(rows[0]) == ["row", *names, "problem"]
     values = np.array([[float(row[name]) for name in names] for row in rows])
     assert len(values) == 30
     if kind == "multi-label":

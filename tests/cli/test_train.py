@@ -347,7 +347,7 @@ def test_prediction_of_a_table(inosgd, tmp_path, finished_run):
     outcome = inosgd("predict", model, "new.csv", "-o", "predictions.csv")
     assert outcome.code == 0, outcome.err
     lines = (tmp_path / "predictions.csv").read_text().splitlines()
-    assert lines[0] == "row,prediction,probability"
+    assert lines[0] == "row,prediction,probability,probability_no,probability_yes,problem"
     assert len(lines) == 21
     assert {line.split(",")[1] for line in lines[1:]} <= {"yes", "no"}
     as_json = inosgd("predict", model, "new.csv", "--json").out.splitlines()
@@ -359,7 +359,7 @@ def test_prediction_of_a_table(inosgd, tmp_path, finished_run):
     ("text", "words"),
     [
         ("age,sex\n1,f\n", "there is no column 'dose' (the model reads it)"),
-        ("age,sex,dose\n1,f,0\n2,x,0\n", "column 'sex', row 2: 'x' is none of the column's categories"),
+        ("age,sex,dose\n1,d,0\n2,x,0\n", "column 'sex', row 1: 'd' is none of the column's categories"),
         ("age,sex,dose\n1,f,\n", "column 'dose', row 1: '' is empty"),
         ("age,sex,dose\nold,f,1\n", "column 'age', row 1: 'old' is not a number"),
         ("", "the file is empty"),
@@ -420,7 +420,7 @@ def test_images_in_folders_train_from_a_study_alone(inosgd, tmp_path):
     assert all(owner["spent"] <= owner["epsilon"] for owner in report["owners"].values())
     predicted = inosgd("predict", "run/model", "pictures/clinic")
     assert predicted.code == 0, predicted.err
-    assert predicted.out.splitlines()[0] == "file,prediction,probability"
+    assert predicted.out.splitlines()[0].startswith("file,prediction,probability,probability_class_0,")
     assert predicted.out.splitlines()[1].startswith("class_0/")
     Image.new("L", (9, 9)).save(tmp_path / "small.png")
     assert "9 x 9 pixels" in inosgd("predict", "run/model", "small.png").err

@@ -27,6 +27,7 @@ from inosgd.data.image_folder import ImageFormat, inside, read_images
 from inosgd.data.mapped import MappedExamples
 from inosgd.data.npz import names_in, read_npz
 from inosgd.data.parquet import ParquetExamples
+from inosgd.data.pieces import table_pieces
 from inosgd.data.tables import read_table
 from inosgd.files import sha256
 from inosgd.ledger.history import KnownCheckpoint
@@ -212,7 +213,7 @@ def _model_part(name: str) -> Reader:
         read_description(path.parent)
         data = path.parent / "new.csv"
         write_exported(data, exported_rows(6))
-        predict(path.parent, data)
+        list(predict(path.parent, data).parts)
 
     return Reader(f"model {name}", read, name, lambda: saved_model()[name])
 
@@ -226,6 +227,11 @@ def _exported_bytes(name: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         write_exported(Path(folder) / name, exported_rows(30))
         return (Path(folder) / name).read_bytes()
+
+
+def _pieces(path: Path) -> None:
+    for _ in table_pieces(path, {"age": "a test", "dose": "a test"}, ["id"]):
+        pass
 
 
 def _images(path: Path) -> None:
@@ -274,6 +280,13 @@ READERS = {
             lambda: b'owner,epsilon,delta\na,1.0,1e-5\n"b, c",2.5,1e-6\n',
         ),
         Reader("parquet", _table, "x.parquet", _parquet),
+        Reader("csv in pieces", _pieces, "x.csv", lambda: b'id,age,dose\na,1,0.5\n"b\nc",2,\nd,3,1\n'),
+        Reader(
+            "json lines",
+            _pieces,
+            "x.jsonl",
+            lambda: b'{"id": 1, "age": 3, "dose": null}\n\n{"id": "x", "age": true, "dose": 1e5}\n',
+        ),
         Reader("npy", _mapped, "x.npy", _npy),
         Reader("parquet on disk", _row_groups, "x.parquet", _parquet),
         Reader("index", _index, "index.csv", lambda: b"file,class\nindex.csv,a\n./index.csv,b\n"),

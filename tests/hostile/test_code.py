@@ -137,7 +137,7 @@ def test_a_saved_model_that_names_a_factory_does_not_import_it(tmp_path):
         (tmp_path / name).write_bytes(content)
     (tmp_path / "model.json").write_text(json.dumps(fields), encoding="utf-8")
     with pytest.raises(InosgdError, match="would run its code"):
-        predict(tmp_path, tmp_path / "new.csv")
+        list(predict(tmp_path, tmp_path / "new.csv").parts)
     assert not mark.exists()
 
 

@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from inosgd import Fairness, OwnerTable, Plan, PlanConfig, make_plan
 from inosgd.accounting.privacy_loss import SampledGaussian, compose
 from inosgd.accounting.profile import gaussian_profile, risk_profile
+from inosgd.accounting.spending import epsilons_spent
 from inosgd.errors import InfeasibleError, InvalidArgumentError
 from inosgd.plan import Phase, Terms
 from inosgd.planning import VARIANTS, reference_spent, verify_plan
 from inosgd.planning.classes import gaussian_mu
 from inosgd.planning.signals import signals, widest_angle
+from inosgd.planning.verification import CLEAR_ROOM, COARSE
 
 MNIST = OwnerTable(("strict", "liberal"), [0.1, 1.0], [1e-5, 1e-5], [30596, 29404])
 LARGEST_SLACK = 0.006
@@ -478,3 +480,43 @@ def test_a_threshold_counts_what_was_spent_before():
 def test_a_threshold_asks_for_a_batch():
     with pytest.raises(InvalidArgumentError, match="for variant 'threshold' give exactly"):
         PlanConfig(steps=10, variant="threshold", clipping_threshold=1.0, noise_scale=1.0)
+
+
+@pytest.mark.parametrize("variant", ["scale", "fair"])
+def test_many_classes_with_a_past_are_certified_with_it(variant, monkeypatch, unverified):
+    """The spent of a plan covers a fresh computation of all its phases, also for owners that rest.
+
+    The control leaves out the past, and would show too little.
+    """
+    monkeypatch.setattr("inosgd.planning.classes.MOST_EXACT", 4)
+    ask = {"variant": variant, "expected_batch_size": 60, "clipping_threshold": 1.0}
+    budgets = np.linspace(0.8, 6, 10)
+    first = make_plan(table(budgets), PlanConfig(steps=60, **ask))
+    past = [Phase(20, first.phases[0].terms)]
+    raised = table(np.where(np.arange(10) % 3 == 0, 1.5 * budgets, budgets))
+    plan = make_plan(raised, PlanConfig(steps=60, **ask), past=past, resting=["owner 4"])
+    fresh = epsilons_spent(plan.phases, raised.deltas, "pld")
+    assert (fresh <= plan.spent * (1 + 1e-6)).all()
+    assert (plan.spent <= raised.epsilons).all()
+    assert plan.spent[4] == pytest.approx(epsilons_spent(past, raised.deltas, "pld")[4], rel=1e-3)
+    without = epsilons_spent(plan.phases[1:], raised.deltas, "pld")
+    assert not (fresh <= without * (1 + 1e-6)).any()
+
+
+def test_a_coarse_look_does_not_let_an_excess_pass():
+    """A plan that says that it spends less than it does is looked at coarsely first, and withdrawn all the same."""
+    plan = make_plan(MNIST, PlanConfig(steps=100, variant="scale", expected_batch_size=512, clipping_threshold=1.0))
+    greedy = plan.at(0).clipping_thresholds * 1.01
+    terms = Terms.for_owners(MNIST, plan.at(0).sampling_rates, greedy, plan.at(0).noise_scale)
+    broken = Plan(MNIST, (Phase(100, terms),), "pld", plan.spent * 0.9)
+    with pytest.raises(InfeasibleError, match="the plan is withdrawn"):
+        verify_plan(broken)
+
+
+def test_coarse_looks_find_no_less_than_fine_ones():
+    """dp-accounting rounds to the private side: whatever the grid, what it finds is an upper bound."""
+    owners = table([0.5, 2.0, 8.0], sizes=[400, 300, 300])
+    plan = make_plan(owners, PlanConfig(steps=150, variant="scale", expected_batch_size=64, clipping_threshold=0.7))
+    for owner in range(3):
+        coarse, fine = (reference_spent(plan, owner, "pld", finer=finer) for finer in (COARSE, 4.0))
+        assert fine * (1 - 1e-6) <= coarse <= fine * (1 + 5 * CLEAR_ROOM)

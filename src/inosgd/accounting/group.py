@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import bdtr, bdtrc
@@ -56,6 +57,12 @@ def composed_group_epsilon(phases: Sequence[SampledGaussian], delta: float, grou
     """`group_epsilon` for several phases with different rates or noise, composed one after the other."""
     _validate.open_unit(delta=delta)
     _validate.whole(1, group_size=group_size)
+    return _composed(tuple(phases), float(delta), int(group_size))
+
+
+@lru_cache(maxsize=4096)
+def _composed(phases: tuple[SampledGaussian, ...], delta: float, group_size: int) -> float:
+    """Kept, as owners with the same terms ask for the same."""
     steps = sum(phase.steps for phase in phases)
     dropped = _DROPPED_SHARE * delta / max(steps, 1)
     mixtures = []

@@ -37,7 +37,6 @@ from typing import overload
 import numpy as np
 import numpy.typing as npt
 from scipy.fft import irfft, next_fast_len, rfft
-from scipy.signal import lfilter
 from scipy.special import ndtr, ndtri
 
 from inosgd import _validate
@@ -649,6 +648,8 @@ def _hockey_stick(masses: FloatArray, spacing: float) -> FloatArray:
 
     δ(i - 1) = e^-h δ(i) + (1 - e^-h) Σ_{j >= i} mass(j), and δ is 0 at the last point.
     """
+    from scipy.signal import lfilter  # takes scipy.stats with it: commands that account for nothing need not wait
+
     above = np.cumsum(masses[:0:-1])
     decay = math.exp(-spacing)
     deltas = lfilter([1.0], [1.0, -decay], -math.expm1(-spacing) * above)

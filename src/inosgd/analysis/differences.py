@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from inosgd import _validate
 from inosgd.analysis.summary import mean_sd
@@ -63,6 +62,8 @@ def _p_value(differences: np.typing.NDArray[np.float64]) -> float | None:
         return None
     if np.ptp(differences) <= 1e-12:  # equal up to rounding: no scatter to test against
         return 1.0 if abs(differences[0]) <= 1e-12 else 0.0
+    from scipy import stats
+
     return float(stats.ttest_1samp(differences, 0.0).pvalue)
 
 
@@ -71,5 +72,7 @@ def regression(budgets: Sequence[float], changes: Sequence[float]) -> Regression
     _validate.same_length(budgets=budgets, changes=changes)
     if len(budgets) < 3 or np.ptp(budgets) == 0 or np.ptp(changes) == 0:
         return None
+    from scipy import stats
+
     line = stats.linregress(budgets, changes)
     return Regression(float(line.slope), float(line.intercept), float(line.rvalue), float(line.pvalue))

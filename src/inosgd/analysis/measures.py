@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import rankdata
 
 from inosgd._arrays import BoolArray, FloatArray, IntArray
 
@@ -69,6 +68,8 @@ def roc_auc(scores: FloatArray, positive: BoolArray) -> float | None:
     negatives = len(positive) - positives
     if not positives or not negatives:
         return None
+    from scipy.stats import rankdata  # a command that measures nothing need not wait for it
+
     ranks = rankdata(_rankable(scores))  # those of ties are their mean
     excess = float(ranks[positive].sum()) - positives * (positives + 1) / 2
     return excess / (positives * negatives)

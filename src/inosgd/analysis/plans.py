@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from inosgd._arrays import distinct_rows
 from inosgd.accounting.profile import gaussian_profile
 from inosgd.analysis.guarantees import GROUP_SIZES, group_guarantees, owner_risks
 from inosgd.errors import InfeasibleError
@@ -20,6 +21,9 @@ from inosgd.shown import rounded_up
 MOST_OWNERS = 12
 """With more owners than this, a table for people shows the strictest, the median and the most liberal one."""
 
+MOST_EXPOSURES = 200
+"""With more distinct exposures than this, guarantees of groups are computed for the typical owners only."""
+
 NEARLY_ALL = 0.02
 """A budget of which less than this share is left is used."""
 
@@ -30,17 +34,17 @@ CURVE_RATES = (0.01, 0.02, 0.05, 0.1)
 def describe_plan(plan: Plan, profile: bool, everyone: bool) -> dict[str, Any]:
     """Terms, signals, spending and guarantees of every owner.
 
-    Unless ``everyone`` is asked for: of a few typical ones where there are many, and of groups of ten only.
+    Unless ``everyone`` is asked for: of a few typical ones where there are many, and of groups of ten only. Where
+    owners differ in more than `MOST_EXPOSURES` ways, those few alone have guarantees of groups and profiles: each takes
+    as long as planning for a class of budgets. The others have none of these keys, and ``groups_of`` says so.
     """
-    terms, strength = plan.at(0), signals(plan)
-    known: dict[tuple[float, ...], dict[str, Any]] = {}
-    rows = []
-    for owner in range(len(plan.table)) if everyone else _typical_owners(plan):
-        row = _owner_terms(plan, owner, float(strength[owner]))
-        alike = tuple(row[key] for key in ("sampling_rate", "clipping_threshold", "epsilon", "delta", "size"))
-        if alike not in known:
-            known[alike] = _owner_guarantees(plan, owner, profile, everyone)
-        rows.append(row | known[alike])
+    terms, typical = plan.at(0), _typical_owners(plan)
+    owners = range(len(plan.table)) if everyone else typical
+    of_all = not everyone or _exposures(plan) <= MOST_EXPOSURES
+    rows = _terms_of(plan, owners)
+    for row, owner in zip(rows, owners, strict=True):
+        if of_all or owner in typical:
+            row |= _owner_guarantees(plan, owner, profile, everyone)
     return {
         "variant": plan.variant,
         "accountant": plan.accountant,
@@ -53,6 +57,7 @@ def describe_plan(plan: Plan, profile: bool, everyone: bool) -> dict[str, Any]:
         "owner_count": len(plan.table),
         "unit": plan.table.unit,
         "gains": gains_by_more(plan),
+        "groups_of": "all owners shown" if of_all else "the strictest, the median and the most liberal owner",
         "owners": rows,
     }
 
@@ -64,8 +69,9 @@ def gains_by_more(plan: Plan) -> str:
     """
     table = plan.table
     rows = np.flatnonzero(table.sizes > 0)
-    held_back = rows[plan.spent[rows] < (1 - NEARLY_ALL) * table.epsilons[rows]]
-    binding = [table.names[row] for row in rows if row not in held_back]
+    is_held_back = plan.spent[rows] < (1 - NEARLY_ALL) * table.epsilons[rows]
+    held_back = rows[is_held_back]
+    binding = [table.names[row] for row in rows[~is_held_back]]
     if not len(held_back):
         return "Every owner's budget is used: whoever allows more has a larger signal."
     first = int(held_back[0])
@@ -122,22 +128,33 @@ def budget_curves(table: OwnerTable, steps: int, accountant: str) -> dict[str, A
     }
 
 
-def _owner_terms(plan: Plan, owner: int, signal: float) -> dict[str, Any]:
-    """What the plan asks of one owner, and what is left of its budget."""
-    budget, size, terms = plan.table.budget(owner), int(plan.table.sizes[owner]), plan.at(0)
-    rate = float(terms.sampling_rates[owner])
-    return {
-        "name": plan.table.names[owner],
-        "epsilon": budget.epsilon,
-        "delta": budget.delta,
-        "size": size,
-        "sampling_rate": rate,
-        "clipping_threshold": float(terms.clipping_thresholds[owner]),
-        "expected_records": rate * size,
-        "signal": signal,
-        "spent": float(plan.spent[owner]),
-        "unspent": budget.epsilon - float(plan.spent[owner]),
+def _terms_of(plan: Plan, owners: Sequence[int]) -> list[dict[str, Any]]:
+    """What the plan asks of each of ``owners``, and what is left of its budget."""
+    table, terms, rows = plan.table, plan.at(0), np.array(owners, dtype=np.int64)
+    columns = {
+        "epsilon": table.epsilons,
+        "delta": table.deltas,
+        "size": table.sizes,
+        "sampling_rate": terms.sampling_rates,
+        "clipping_threshold": terms.clipping_thresholds,
+        "expected_records": terms.sampling_rates * table.sizes,
+        "signal": signals(plan),
+        "spent": plan.spent,
+        "unspent": table.epsilons - plan.spent,
     }
+    values = zip(*(column[rows].tolist() for column in columns.values()), strict=True)
+    return [
+        {"name": table.names[owner], **dict(zip(columns, each, strict=True))}
+        for owner, each in zip(owners, values, strict=True)
+    ]
+
+
+def _exposures(plan: Plan) -> int:
+    """In how many ways owners differ in what happens to an example, in delta or in size."""
+    columns = [
+        column for phase in plan.charges for column in (phase.terms.sampling_rates, phase.terms.clipping_thresholds)
+    ]
+    return len(distinct_rows(plan.table.deltas, plan.table.sizes.astype(np.float64), *columns)[0])
 
 
 def _owner_guarantees(plan: Plan, owner: int, profile: bool, all_groups: bool) -> dict[str, Any]:

@@ -8,7 +8,7 @@ so that it can be written as JSON and sent to workers.
 >>> task.outputs, task.score, task.loss
 (2, 'accuracy', 'cross-entropy')
 >>> predictions(task, np.array([[0.0, 0.0], [0.0, 99.0]]))
-{'prediction': ['no', 'yes'], 'probability': [0.5, 1.0]}
+{'prediction': ['no', 'yes'], 'probability': [0.5, 1.0], 'probability_no': [0.5, 0.0], 'probability_yes': [0.5, 1.0]}
 """
 
 from __future__ import annotations
@@ -149,14 +149,17 @@ def in_units(task: Task, values: FloatArray) -> FloatArray:
 def predictions(task: Task, outputs: FloatArray) -> dict[str, list[Any]]:
     """What a model says of each example, as columns by name.
 
-    classification    the class and its probability
+    classification    the class and its probability, then the probability of each class
     multi-label       the probability of each label; it is predicted from one half on
     regression        each target in its own units
     """
     if task.kind == "classification":
-        best = outputs.argmax(1)
-        chances = measures.softmax(outputs).max(1, initial=0.0)
-        return {"prediction": [task.names[row] for row in best.tolist()], "probability": chances.tolist()}
+        chances = measures.softmax(outputs)
+        best = {
+            "prediction": [task.names[row] for row in outputs.argmax(1).tolist()],
+            "probability": chances.max(1, initial=0.0).tolist(),
+        }
+        return best | {f"probability_{name}": each for name, each in zip(task.names, chances.T.tolist(), strict=True)}
     values = measures.sigmoid(outputs) if task.kind == "multi-label" else in_units(task, outputs)
     return dict(zip(task.names, values.T.tolist(), strict=True))
 

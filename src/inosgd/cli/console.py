@@ -4,17 +4,40 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from inosgd.shown import rounded_up
 
-__all__ = ["compact", "messages", "plain_table", "progress_bar", "results", "rounded_up", "steps_shown"]
+__all__ = [
+    "compact",
+    "late_progress",
+    "messages",
+    "plain_table",
+    "progress_bar",
+    "results",
+    "rounded_up",
+    "steps_shown",
+]
+
+
+PATIENCE = 2.0
+"""Seconds without a sign of progress."""
+
+_SHARES = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
 
 
 def results() -> Console:
@@ -45,6 +68,23 @@ def steps_shown(taken: int, planned: int, *, hidden: bool) -> Iterator[Callable[
     with progress_bar(hidden=hidden) as progress:
         task = progress.add_task("training", total=planned, completed=taken)
         yield lambda state, *_: progress.update(task, completed=state.step)
+
+
+@contextmanager
+def late_progress(what: str) -> Iterator[Callable[[float], None]]:
+    """Shows which share of the work is done, once it has taken longer than `PATIENCE`: call it with the share."""
+    started, progress = time.monotonic(), Progress(*_SHARES, console=messages(), transient=True)
+    task = progress.add_task(what, total=1.0)
+
+    def show(done: float) -> None:
+        if time.monotonic() - started > PATIENCE:
+            progress.start()
+        progress.update(task, completed=done)
+
+    try:
+        yield show
+    finally:
+        progress.stop()
 
 
 def plain_table(*left: str, right: tuple[str, ...]) -> Table:

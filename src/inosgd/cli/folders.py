@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import datetime
 import shutil
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 from inosgd.errors import InvalidArgumentError
+
+SPOOLED = 1 << 26
+"""So many bytes for standard output are collected in memory; more go to a temporary file."""
 
 
 def check_new_file(out: Path | None) -> None:
@@ -24,6 +30,28 @@ def write_whole(path: Path, text: str) -> None:
     working = path.parent / f".{path.name}.partial"
     working.write_text(text, encoding="utf-8")
     working.rename(path)
+
+
+@contextmanager
+def new_text(out: Path | None) -> Iterator[IO[str]]:
+    """A file to write text to, piece by piece, that is there whole or not at all; standard output if ``out`` is None.
+
+    What goes to standard output is collected first, so that nothing of it is seen if the block fails.
+    """
+    if out is None:
+        with tempfile.SpooledTemporaryFile(SPOOLED, "w+", encoding="utf-8", newline="") as collected:
+            yield collected
+            collected.seek(0)
+            shutil.copyfileobj(collected, sys.stdout)
+        return
+    working = out.parent / f".{out.name}.partial"
+    try:
+        with working.open("w", encoding="utf-8", newline="") as file:
+            yield file
+        working.rename(out)
+    except BaseException:
+        working.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager

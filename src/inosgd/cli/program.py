@@ -10,6 +10,7 @@ from rich.markup import escape
 
 from inosgd.cli.commands import LoadedWhenRun, register
 from inosgd.cli.console import messages
+from inosgd.cli.flags import with_flags
 from inosgd.errors import InosgdError, PeerLostError
 
 app = typer.Typer(
@@ -49,7 +50,8 @@ def run() -> None:
         typer.echo(f"error: {error}", err=True)
         sys.exit(2)
     except (InosgdError, OSError) as error:
-        messages().print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+        text = with_flags(str(error), sys.argv[1:])
+        messages().print(f"[bold red]error:[/] {escape(text)}", soft_wrap=True)
         sys.exit(2)
     except KeyboardInterrupt:
         messages().print("interrupted; nothing was kept")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,6 +19,8 @@ REQUIRED = ("owner", "epsilon", "size")
 def read_owner_table(path: Path, default_delta: float) -> OwnerTable:
     """The owners in ``path``; ``delta`` may be left out as a column or in a row and is then ``default_delta``.
 
+    The first line says what separates cells: a comma, a semicolon, a tab or a bar.
+
     Raises:
         InvalidArgumentError: Naming the file, the line, the column and the value.
     """
@@ -25,7 +28,9 @@ def read_owner_table(path: Path, default_delta: float) -> OwnerTable:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(f"owners={str(path)!r}: cannot be read as UTF-8 text ({error})") from None
-    reader = csv.DictReader(text.splitlines())
+    lines = text.splitlines()
+    marks = Counter(mark for mark in (lines[0] if lines else "") if mark in ",;\t|").most_common(1)
+    reader = csv.DictReader(lines, delimiter=marks[0][0] if marks else ",")
     missing = [column for column in REQUIRED if column not in _header(path, reader)]
     if missing:
         raise InvalidArgumentError(
@@ -34,12 +39,12 @@ def read_owner_table(path: Path, default_delta: float) -> OwnerTable:
     rows = _rows(path, reader)
     if not rows:
         raise InvalidArgumentError(f"{path}: no owner; add a line for each below the column names")
-    lines = list(enumerate(rows, start=2))
+    numbered = list(enumerate(rows, start=2))
     return OwnerTable(
-        tuple(_text(path, line, row, "owner") for line, row in lines),
-        _numbers(path, lines, "epsilon", None),
-        _numbers(path, lines, "delta", default_delta),
-        np.array([_whole(path, line, row, "size") for line, row in lines]),
+        tuple(_text(path, line, row, "owner") for line, row in numbered),
+        _numbers(path, numbered, "epsilon", None),
+        _numbers(path, numbered, "delta", default_delta),
+        np.array([_whole(path, line, row, "size") for line, row in numbered]),
     )
 
 

@@ -64,9 +64,10 @@ class Notation:
         """What is wrong with a text that is not a number, and how to correct it."""
         if any(mark in text for mark in ".,' ") and all(mark in "+-.,' 0123456789" for mark in text):
             thousands = "nothing" if self.thousands is None else repr(self.thousands)
+            other = "," if self.decimal == "." else "."
             return (
                 f"is not a number: decimals are separated by {self.decimal!r} and thousands by {thousands}; correct "
-                'it, or, for the tables of a study, set data.decimal = "," or data.thousands'
+                f'it, or, for the tables of a study, set data.decimal = "{other}" or data.thousands'
             )
         return "is not a number; correct it, declare the column's categories, or list it in data.missing"
 

@@ -24,7 +24,7 @@ from inosgd._extras import needs
 from inosgd.data.decoding import decode, open_parquet
 from inosgd.data.moments import is_stored_moment, moment, stored_moments
 from inosgd.data.notation import PLAIN, Notation
-from inosgd.errors import InvalidArgumentError
+from inosgd.errors import CellsError, InvalidArgumentError
 
 with needs("data"):
     import pyarrow as pa
@@ -35,6 +35,9 @@ with needs("data"):
 Texts = npt.NDArray[np.object_]
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
+SEPARATORS = (",", ";", "\t", "|")
+"""What a header may be separated by."""
+
 UNREADABLE = (pa.ArrowException, OSError, UnicodeDecodeError)
 """What Arrow raises on files that are no Parquet, or whose names are no text."""
 
@@ -79,15 +82,16 @@ class Table:
         return replace(self, columns=chosen.filter(pa.array(rows)), rows=self.positions[rows], complete=complete)
 
     def missing(self, column: str, known: Collection[str] = ()) -> BoolArray:
-        """Which cells hold no value: null, NaN, empty, or a text that stands for that and is not among ``known``.
+        """Which cells hold no value: null, NaN, or a text that is empty or stands for that, and not among ``known``.
 
         Guarantee: whether a cell is missing depends on this cell, on the notation and on ``known`` alone.
         """
         values = _plain(self.columns.column(column))
         missing: BoolArray = np.asarray(values.is_null(nan_is_null=True))
         if pa.types.is_string(values.type):
-            texts = pa.array(["", *(text for text in self.notation.missing if text not in known)])
-            missing = missing | np.asarray(pc.is_in(pc.utf8_trim_whitespace(values), value_set=texts))
+            texts = [text for text in ("", *self.notation.missing) if text not in known]
+            value_set = pa.array(texts, pa.string())
+            missing = missing | np.asarray(pc.is_in(pc.utf8_trim_whitespace(values), value_set=value_set))
         return missing
 
     def numbers(self, column: str) -> FloatArray:
@@ -187,21 +191,22 @@ class Table:
     def _type_error(self, column: str, kind: Any, fix: str) -> InvalidArgumentError:
         return InvalidArgumentError(f"{self.path}: column {column!r} holds values of type {kind}; {fix}")
 
-    def cells_error(self, column: str, wrong: BoolArray, problem: str) -> InvalidArgumentError:
+    def cells_error(self, column: str, wrong: BoolArray, problem: str) -> CellsError:
         """The error for all cells that are ``wrong``, of which it shows the first, to be raised by the caller."""
         rows = np.flatnonzero(wrong)
-        if len(rows) == 1:
-            return self.cell_error(column, int(rows[0]), problem)
-        places = ", ".join(str(place) for place in (self.positions[rows[:MOST_ROWS]] + 1).tolist())
-        more = f"({len(rows):,} such cells, in rows {places}{', ...' * (len(rows) > MOST_ROWS)})"
-        return self.cell_error(column, int(rows[0]), f"{problem} {more}")
-
-    def cell_error(self, column: str, row: int, problem: str) -> InvalidArgumentError:
-        """The error for one cell, to be raised by the caller; ``row`` counts from 0, within this table."""
-        place = int(self.positions[row]) + 1
-        return InvalidArgumentError(
-            f"{self.path}: column {column!r}, row {place}: {self.value(column, row)!r} {problem}"
+        places = self.positions[rows].tolist()
+        more = ""
+        if len(rows) > 1:
+            shown = ", ".join(str(place + 1) for place in places[:MOST_ROWS])
+            more = f" ({len(rows):,} such cells, in rows {shown}{', ...' * (len(rows) > MOST_ROWS)})"
+        message = (
+            f"{self.path}: column {column!r}, row {places[0] + 1}: {self.value(column, int(rows[0]))!r} {problem}{more}"
         )
+        return CellsError(message, column=column, rows=places, problem=problem)
+
+    def cell_error(self, column: str, row: int, problem: str) -> CellsError:
+        """The error for one cell, to be raised by the caller; ``row`` counts from 0, within this table."""
+        return self.cells_error(column, np.arange(len(self)) == row, problem)
 
 
 def read_table(paths: Sequence[Path], wanted: Mapping[str, str], delimiter: str | None = None) -> Table:
@@ -225,13 +230,22 @@ def read_table(paths: Sequence[Path], wanted: Mapping[str, str], delimiter: str 
 
 def column_names(path: Path, delimiter: str | None = None) -> list[str]:
     """The names of a table's columns."""
-    _check_file(path)
+    check_file(path)
     if path.suffix.lower() == ".parquet":
         try:
             return list(pyarrow.parquet.read_schema(path).names)
         except UNREADABLE as error:
             raise _unreadable(path, error) from None
-    return _header(path, delimiter or DELIMITERS[path.suffix.lower()])
+    return header_of(path, delimiter or DELIMITERS[path.suffix.lower()])
+
+
+def delimiter_of(path: Path) -> str | None:
+    """What separates the cells of a text file by its header; None if it is what the ending of the file says."""
+    if path.suffix.lower() not in DELIMITERS or len(column_names(path)) > 1:
+        return None
+    counts = {mark: len(column_names(path, mark)) for mark in SEPARATORS}
+    best = max(SEPARATORS, key=lambda mark: counts[mark])
+    return best if counts[best] > 1 else None
 
 
 def shortened(text: str, length: int = 60) -> str:
@@ -249,7 +263,7 @@ def closest(name: str, names: Sequence[str]) -> str:
 
 
 def _read_one(path: Path, wanted: Mapping[str, str], delimiter: str | None) -> Table:
-    _check_file(path)
+    check_file(path)
     if path.suffix.lower() == ".parquet":
         table = _read_parquet(path, wanted)
     else:
@@ -259,11 +273,13 @@ def _read_one(path: Path, wanted: Mapping[str, str], delimiter: str | None) -> T
     return Table(path, table)
 
 
-def _check_file(path: Path) -> None:
+def check_file(path: Path, *others: str) -> None:
+    """Raise unless there is a table at ``path``, by its name; ``others`` are endings that are allowed too."""
     if not path.is_file():
         raise InvalidArgumentError(f"{path}: there is no such file; correct the path")
-    if path.suffix.lower() not in (".parquet", *DELIMITERS):
-        raise InvalidArgumentError(f"{path}: tables are files ending in .csv, .tsv or .parquet; convert it")
+    if path.suffix.lower() not in (".parquet", *DELIMITERS, *others):
+        named = ", ".join((".csv", ".tsv", *others))
+        raise InvalidArgumentError(f"{path}: tables are files ending in {named} or .parquet; convert it")
     if path.stat().st_size == 0:
         raise InvalidArgumentError(f"{path}: the file is empty; give a table with a header and rows")
 
@@ -282,42 +298,62 @@ def _unreadable(path: Path, error: Exception) -> InvalidArgumentError:
 
 
 def _read_text(path: Path, wanted: Mapping[str, str], delimiter: str) -> Any:
-    _refuse_other_encodings(path)  # the parser does not report a row that is both uneven and not text
-    header = _header(path, delimiter)
+    refuse_other_encodings(path)  # the parser does not report a row that is both uneven and not text
+    header = header_of(path, delimiter)
     check_header(path, header, wanted, delimiter)
     uneven: list[Any] = []
-
-    def keep_first(row: Any) -> str:
-        uneven.append(row)
-        return "skip"
-
     try:
-        table = pyarrow.csv.read_csv(
-            path,
-            read_options=pyarrow.csv.ReadOptions(use_threads=False, column_names=header, skip_rows_after_names=1),
-            parse_options=pyarrow.csv.ParseOptions(
-                delimiter=delimiter, newlines_in_values=True, invalid_row_handler=keep_first
-            ),
-            convert_options=pyarrow.csv.ConvertOptions(
-                column_types=dict.fromkeys(wanted, pa.string()), include_columns=list(wanted), strings_can_be_null=False
-            ),
-        )
+        table = pyarrow.csv.read_csv(path, **csv_options(header, list(wanted), delimiter, uneven))
     except pa.ArrowInvalid as error:
-        if "UTF8" in str(error).upper():
-            raise _encoding_error(path) from None
-        raise InvalidArgumentError(f"{path}: cannot be read as a table ({one_line(error)}); correct it") from None
-    _refuse_open_quote(path, delimiter)
+        raise unreadable_text(path, error) from None
+    refuse_open_quote(path, delimiter)
     if uneven:
         row = uneven[0]
         where = f"row {row.number - 1}" if row.number else "a row"
-        raise InvalidArgumentError(
-            f"{path}: {where} has {row.actual_columns} cells and the header {row.expected_columns}; correct the row, "
-            "and quote cells that contain the delimiter"
-        )
+        more = f" ({len(uneven):,} such rows)" if len(uneven) > 1 else ""
+        raise InvalidArgumentError(f"{path}: {where} {uneven_problem(row)}{more}")
     return table
 
 
-def _refuse_other_encodings(path: Path) -> None:
+def unreadable_text(path: Path, error: Exception) -> InvalidArgumentError:
+    """The error for a text file that Arrow cannot read, to be raised by the caller."""
+    if "UTF8" in str(error).upper():
+        return _encoding_error(path)
+    return InvalidArgumentError(f"{path}: cannot be read as a table ({one_line(error)}); correct it")
+
+
+def uneven_problem(row: Any) -> str:
+    """What is said of a row with another number of cells than the header."""
+    return (
+        f"has {row.actual_columns} cells and the header {row.expected_columns}; correct the row, and quote cells that "
+        "contain the delimiter"
+    )
+
+
+def csv_options(
+    header: Sequence[str], columns: Sequence[str], delimiter: str, uneven: list[Any], block_size: int | None = None
+) -> dict[str, Any]:
+    """How Arrow is to read the ``columns`` of a text file: all as text; rows of another length go into ``uneven``."""
+
+    def leave_out(row: Any) -> str:
+        uneven.append(row)
+        return "skip"
+
+    return {
+        "read_options": pyarrow.csv.ReadOptions(
+            use_threads=False, column_names=header, skip_rows_after_names=1, block_size=block_size
+        ),
+        "parse_options": pyarrow.csv.ParseOptions(
+            delimiter=delimiter, newlines_in_values=True, invalid_row_handler=leave_out
+        ),
+        "convert_options": pyarrow.csv.ConvertOptions(
+            column_types=dict.fromkeys(columns, pa.string()), include_columns=columns, strings_can_be_null=False
+        ),
+    }
+
+
+def refuse_other_encodings(path: Path) -> None:
+    """Raise unless all of the file is UTF-8 text."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
         with path.open("rb") as file:
@@ -328,7 +364,7 @@ def _refuse_other_encodings(path: Path) -> None:
         raise _encoding_error(path) from None
 
 
-def _refuse_open_quote(path: Path, delimiter: str) -> None:
+def refuse_open_quote(path: Path, delimiter: str) -> None:
     """A quote that is opened and never closed would swallow all rows after it, without an error from the reader."""
     with path.open("rb") as file:
         if sum(piece.count(b'"') for piece in iter(lambda: file.read(1 << 20), b"")) % 2 == 0:
@@ -344,7 +380,12 @@ def _refuse_open_quote(path: Path, delimiter: str) -> None:
             ) from None
 
 
-def _header(path: Path, delimiter: str) -> list[str]:
+def header_of(path: Path, delimiter: str) -> list[str]:
+    """The names in the first line of a text file."""
+    if len(delimiter) != 1 or delimiter in '"\r\n':
+        raise InvalidArgumentError(
+            f"delimiter={delimiter!r}: give one character, which is no quote and no end of a line"
+        )
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             names = next(csv.reader(file, delimiter=delimiter), [])

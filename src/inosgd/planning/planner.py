@@ -9,7 +9,7 @@ import numpy as np
 
 from inosgd import _validate
 from inosgd._arrays import FloatArray, IntArray
-from inosgd.accounting import Exposures, epsilons_spent
+from inosgd.accounting import Exposures, epsilons, epsilons_spent
 from inosgd.accounting.renyi import renyi_divergences
 from inosgd.errors import InfeasibleError
 from inosgd.owners import OwnerTable
@@ -141,13 +141,23 @@ def _verified(plan: Plan, table: OwnerTable, request: Request) -> Plan:
 
 
 def _spent(table: OwnerTable, phases: tuple[Phase, ...], request: Request, solution: Solution) -> FloatArray:
-    """What the phases cost each owner: computed afresh, or with many classes what each was certified for."""
-    if request.classes.many and not request.classes.past:
-        spent = np.zeros(len(table))
-        spent[request.rows] = solution.spent[request.classes.of_owner]
-        return spent
+    """What the phases cost each owner: computed afresh, or with many classes what each was certified for.
+
+    Guarantee:
+        An upper bound. What a class was certified for includes its past and a count, and owners of a class share both;
+        the delta of a class is at most its owners'. Owners that take no part are computed afresh.
+    """
     counted = () if request.counted is None else (Phase(1, request.counted),)
-    return epsilons_spent((*counted, *phases), table.deltas, request.accountant)
+    if not request.classes.many:
+        return epsilons_spent((*counted, *phases), table.deltas, request.accountant)
+    spent, takes_part = np.zeros(len(table)), np.zeros(len(table), dtype=np.bool_)
+    takes_part[request.rows] = True
+    spent[request.rows] = solution.spent[request.classes.of_owner]
+    resting = np.flatnonzero(~takes_part)
+    if len(resting) and request.classes.past:
+        lived = _exposures((*counted, *phases), resting)
+        spent[resting] = epsilons(lived, table.deltas[resting], request.accountant)
+    return spent
 
 
 def _terms(table: OwnerTable, request: Request, solution: Solution) -> Terms:

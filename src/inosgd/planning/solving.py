@@ -139,15 +139,31 @@ def _solve_all(
     evaluate: Evaluate, classes: BudgetClasses, guess: FloatArray, lowest: float, highest: float
 ) -> tuple[FloatArray, FloatArray]:
     """Knobs and the epsilons they reach; anchors are solved first and their corrections improve the other guesses."""
-    anchors = anchors_of(classes)
+    anchors = _anchors_by_what_is_left(classes) if classes.past and classes.many else anchors_of(classes)
     solved, spent_at_anchors = _solve(evaluate, classes, anchors, guess[anchors], lowest, highest)
-    knobs = np.clip(guess + spread_from_anchors(classes, anchors, solved - guess[anchors]), lowest, highest)
+    spread = _spread_by_what_is_left if classes.past and classes.many else spread_from_anchors
+    knobs = np.clip(guess + spread(classes, anchors, solved - guess[anchors]), lowest, highest)
     spent = np.empty(len(classes))
     knobs[anchors], spent[anchors] = solved, spent_at_anchors
     others = np.setdiff1d(np.arange(len(classes)), anchors)
     if len(others):
         knobs[others], spent[others] = _solve(evaluate, classes, others, knobs[others], lowest, highest)
     return knobs, spent
+
+
+def _anchors_by_what_is_left(classes: BudgetClasses) -> IntArray:
+    """Some of many classes with a past, evenly by the Gaussian parameter that is left to them."""
+    by_mu = np.argsort(classes.mu, kind="stable")
+    chosen: IntArray = np.sort(by_mu[np.unique(np.linspace(0, len(by_mu) - 1, ANCHORS).astype(np.int64))])
+    return chosen
+
+
+def _spread_by_what_is_left(classes: BudgetClasses, anchors: IntArray, values: FloatArray) -> FloatArray:
+    """Values at such anchors, interpolated to all classes; for guesses alone."""
+    by_mu = anchors[np.argsort(classes.mu[anchors], kind="stable")]
+    heights = values[np.searchsorted(anchors, by_mu)]
+    spread: FloatArray = np.interp(np.log(classes.mu), np.log(classes.mu[by_mu]), heights)
+    return spread
 
 
 def _solve(

@@ -6,7 +6,6 @@ published with the data, so scaling each to [-1, 1] costs no privacy. A fifth of
 
 from __future__ import annotations
 
-from sklearn.datasets import load_breast_cancer
 from torch import nn
 
 from inosgd.data.scaling import Range
@@ -27,6 +26,8 @@ LARGEST = LARGEST_MEANS + LARGEST_ERRORS + LARGEST_WORSTS
 
 def split(seed: int) -> StudyData:
     """A stratified split; malignant cases belong to the strict owner and benign ones to the liberal one."""
+    from sklearn.datasets import load_breast_cancer  # other studies need not wait for it
+
     cases = load_breast_cancer()
     ranges = {str(name): Range(0.0, largest) for name, largest in zip(cases.feature_names, LARGEST, strict=True)}
     inputs, encoding = scaled_columns(ranges, cases.data)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from inosgd._arrays import FloatArray
-from inosgd.data.tables import Table, Texts, column_names, read_table
+from inosgd.data.notation import Notation
+from inosgd.data.tables import Table, Texts, column_names, delimiter_of, read_table
 from inosgd.owners import Budget
 from inosgd.study.labels import Names
 from inosgd.study.reading import StudyFile
@@ -27,11 +29,18 @@ def study_budgets(study: StudyFile) -> dict[str, Budget] | None:
 def read_budgets(path: Path, default_delta: float | None) -> dict[str, Budget]:
     """The budgets in a CSV file; without a column ``delta`` all owners have the default one.
 
+    Its header says what separates cells, whatever it is in the data. Where that is no comma, commas separate decimals.
+
     Raises:
         InvalidArgumentError: Naming the file, the column, the row and the value.
     """
     wanted = {"owner": "budgets.file", "epsilon": "budgets.file"}
-    table = read_table([path], wanted | _delta_column(path, default_delta))
+    delimiter = delimiter_of(path)
+    table = read_table([path], wanted | _delta_column(path, delimiter, default_delta), delimiter)
+    if delimiter is not None and any(
+        "," in text for column in _figures(table) for text in table.texts(column, empty=True)
+    ):
+        table = replace(table, notation=Notation(decimal=","))
     names = table.texts("owner")
     epsilons = _numbers(table, "epsilon", 0, np.inf, "give a number greater than 0")
     if "delta" in table.columns.column_names:
@@ -69,11 +78,15 @@ def _budget(given: OwnerBudget, default_delta: float | None) -> Budget:
     return Budget(epsilon=given.epsilon, delta=(default_delta if given.delta is None else given.delta) or 0.0)
 
 
-def _delta_column(path: Path, default_delta: float | None) -> dict[str, str]:
+def _figures(table: Table) -> list[str]:
+    return [name for name in ("epsilon", "delta") if name in table.columns.column_names]
+
+
+def _delta_column(path: Path, delimiter: str | None, default_delta: float | None) -> dict[str, str]:
     """The column is read where it is there, and asked for where it is needed."""
     if default_delta is None:
         return {"delta": "or budgets.delta in the study, for all owners"}
-    return {"delta": "budgets.file"} if "delta" in column_names(path) else {}
+    return {"delta": "budgets.file"} if "delta" in column_names(path, delimiter) else {}
 
 
 def _numbers(table: Table, column: str, low: float, high: float, fix: str) -> FloatArray:

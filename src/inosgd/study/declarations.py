@@ -116,8 +116,8 @@ def _categorical(fields: Mapping[str, Any]) -> Declared:
     if not (isinstance(given, list) and all(isinstance(entry, str) for entry in given)):
         raise ValueError('give categories as text, such as ["f", "m"]')
     categories = tuple(entry.strip() for entry in given)
-    if "" in categories or len(set(categories)) < len(categories):
-        raise ValueError("a category is empty or appears twice: give each once")
+    if len(set(categories)) < len(categories):
+        raise ValueError("a category appears twice: give each once")
     if missing not in (None, INDICATOR, *categories):
         raise ValueError(f'missing = "{missing}": give one of the categories, or "{INDICATOR}"')
     return CategoricalFeature(categories, missing)

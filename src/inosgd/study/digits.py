@@ -6,7 +6,6 @@ of each class is held out.
 
 from __future__ import annotations
 
-from sklearn.datasets import load_digits
 from torch import nn
 
 from inosgd.data.scaling import Range
@@ -21,6 +20,8 @@ BUDGETS = {"digits 0-4": Budget(epsilon=1.0, delta=1e-5), "digits 5-9": Budget(e
 
 def split(seed: int) -> StudyData:
     """A stratified split; digits 0-4 belong to the strict owner and digits 5-9 to the liberal one."""
+    from sklearn.datasets import load_digits  # other studies need not wait for it
+
     images = load_digits()
     pixels, encoding = scaled_columns(dict.fromkeys(images.feature_names, Range(0.0, 16.0)), images.data)
     digits = images.target

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from sklearn.datasets import load_breast_cancer, load_diabetes
 
 from inosgd._arrays import BoolArray, FloatArray
 from inosgd.planning import Fairness
@@ -78,21 +78,32 @@ def example_study(data_name: str, task: str = "classification", *, units: bool =
 
     With ``units`` it protects each patient with all visits.
     """
-    example, knobs = EXAMPLES[task], Fairness()
+    example = EXAMPLES[task]
     parts = {
         "@UNIT@": _UNIT if units else _NO_UNIT,
         "@PROTECTED@": "patients" if units else "rows",
         "@COIN@": "each patient, with all rows, by a coin of its own" if units else "each row by a coin of its own",
         "@DATA@": data_name,
         "@FEATURES@": "\n".join(f'"{name}" = [{low:g}, {high:g}]' for name, (low, high) in example.ranges.items()),
-        "@EXPONENT@": f"{knobs.exponent:g}",
-        "@MAX_RATIO@": f"{knobs.max_ratio:g}",
         **example.parts,
     }
-    text = _TEXT
-    for mark, part in parts.items():
-        text = text.replace(mark, part)
-    return text
+    return study_text(parts)
+
+
+def study_text(parts: Mapping[str, str]) -> str:
+    """The text of a study with ``parts`` in place of its marks; what is not given is as in the examples."""
+    knobs = Fairness()
+    given = {
+        "@NOTATION@": "\n".join(NOTATION.values()),
+        "@OWNER@": 'owner = "owner"                   # the column that says whose row it is; or, instead,',
+        "@DELTA@": "1e-5",
+        "@BATCH@": "64",
+        "@BUDGETS@": _BUDGETS,
+        "@EXPONENT@": f"{knobs.exponent:g}",
+        "@MAX_RATIO@": f"{knobs.max_ratio:g}",
+        **parts,
+    }
+    return re.sub("|".join(map(re.escape, given)), lambda mark: given[mark.group()], _TEXT)
 
 
 def example_data(task: str = "classification", *, units: bool = False) -> str:
@@ -130,12 +141,16 @@ def _visits(
 
 
 def _breast_cancer() -> Cases:
+    from sklearn.datasets import load_breast_cancer  # other commands need not wait for it
+
     bunch = load_breast_cancer()
     columns = [list(bunch.feature_names).index(name) for name in BREAST_CANCER]
     return Cases(bunch.data[:, columns], bunch.target_names[bunch.target].tolist(), bunch.target == 0)
 
 
 def _diabetes() -> Cases:
+    from sklearn.datasets import load_diabetes
+
     bunch = load_diabetes(scaled=False)
     return Cases(bunch.data, [f"{value:g}" for value in bunch.target], bunch.target > np.median(bunch.target))
 
@@ -216,6 +231,27 @@ _NO_UNIT = """\
 # unit_name = "patient"           # what such a unit is called
 # max_rows = 4                    # of each that many rows are drawn for a step; by default all"""
 
+NOTATION = {
+    "unaccounted_scaling": "# unaccounted_scaling = true      # allows features without a range, fitted to the data: "
+    "no budget accounts for that",
+    "delimiter": '# delimiter = ";"',
+    "decimal": """# decimal = ","                   # what separates decimals; thousands = "." for 1.234,5""",
+    "missing": '# missing = ["NA", "?"]           # texts that stand for a missing value beside empty cells; '
+    "by default the usual ones",
+    "drop_missing": '# drop_missing = ["owner"]        # leave out rows without a value in these columns, also '
+    "targets; else an error",
+    "ignore": '# ignore = ["patient_id"]         # columns that are not used; others that are not used are reported',
+}
+"""What a study file says of the notation of its tables, by key, where the default holds."""
+
+_BUDGETS = """\
+# file = "budgets.csv"            # instead of the table below: a CSV file owner,epsilon[,delta]
+
+[budgets.owners]
+hospital_a = 1.0
+hospital_b = 2.0
+clinic = 8.0                      # or { epsilon = 8.0, delta = 1e-6 }"""
+
 _TEXT = """\
 # A study: data, what every owner allows, a model, and how it is trained.
 #
@@ -231,16 +267,11 @@ _TEXT = """\
 kind = "table"                    # "table" (CSV, TSV, Parquet), "images" (a folder), "npz" (NumPy arrays)
 path = "@DATA@"                   # or a list of files with the same columns
 @TARGET@
-owner = "owner"                   # the column that says whose row it is; or, instead,
+@OWNER@
 # epsilon = "epsilon"             # a column with a budget for each single row@CLASSES@
 @UNIT@
 outside_range = "refuse"          # a value outside its range is an error; "clamp" brings it to the end of the range
-# unaccounted_scaling = true      # allows features without a range, fitted to the data: no budget accounts for that
-# delimiter = ";"
-# decimal = ","                   # what separates decimals; thousands = "." for 1.234,5
-# missing = ["NA", "?"]           # texts that stand for a missing value beside empty cells; by default the usual ones
-# drop_missing = ["owner"]        # leave out rows without a value in these columns, also targets; else an error
-# ignore = ["patient_id"]         # columns that are not used; others that are not used are reported
+@NOTATION@
 
 [data.held_out]                   # rows that the model is judged by and never trained on
 fraction = 0.2                    # @COIN@; or path = "another-file.csv"
@@ -258,13 +289,8 @@ seed = 0
 @TASK@
 
 [budgets]                         # what each owner allows for each of its @PROTECTED@
-delta = 1e-5                      # well below 1 / @PROTECTED@
-# file = "budgets.csv"            # instead of the table below: a CSV file owner,epsilon[,delta]
-
-[budgets.owners]
-hospital_a = 1.0
-hospital_b = 2.0
-clinic = 8.0                      # or { epsilon = 8.0, delta = 1e-6 }
+delta = @DELTA@                      # well below 1 / @PROTECTED@
+@BUDGETS@
 @SHARES@
 [model]
 name = "mlp"                      # "mlp", "cnn", "lstm", or "package.module:factory" with --allow-factory
@@ -275,7 +301,7 @@ method = "auto"                   # "dp-sgd", "idp-sgd", "ino-sgd", "ino-sgd-fai
 # variant = "fair"                # "uniform", "sample", "scale", "both", "fair", "threshold"; else the method's own
 accountant = "pld"                # or "rdp"
 steps = 200                       # or leave it out and give a noise_scale: as many steps as the budgets allow
-expected_batch_size = 64
+expected_batch_size = @BATCH@
 @TRAINING@
 # averaging = "exponential"       # the model is an average of iterates; "tail" with averaging_share = 0.5; free
 # averaging_decay = 0.9

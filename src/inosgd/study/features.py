@@ -38,7 +38,7 @@ from inosgd.study.problems import as_toml
 INDICATOR = "indicator"
 """Instead of a value for missing ones: one more input, which says that the value is missing."""
 
-TRUE, FALSE = ("true", "yes", "y", "t", "1"), ("false", "no", "n", "f", "0")
+TRUE, FALSE = ("true", "yes", "y", "t", "1", "1.0"), ("false", "no", "n", "f", "0", "0.0")
 WORD = re.compile(r"\w+")
 
 Inputs = npt.NDArray[np.float32] | npt.NDArray[np.int64]

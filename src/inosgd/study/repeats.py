@@ -14,10 +14,12 @@ from inosgd.errors import InosgdError
 from inosgd.study.reading import StudyFile
 from inosgd.study.schema import TableData
 
-_LIKE_AN_ID = re.compile(
+LIKE_AN_ID = re.compile(
     r"(?i)(^|[_ .-])(id|ids|uid|uuid|pid|mrn|ssn|person|patient|subject|participant|user|customer|client|member|writer"
     r"|speaker|author|household|family)([_ .-]|$)"
 )
+"""Names of columns that tell people apart."""
+
 FEWEST_IDS = 10
 """A column of fewer values tells groups apart rather than people."""
 
@@ -37,7 +39,7 @@ def repeated_ids(study: StudyFile) -> Iterator[Finding]:
     paths = [path for path in map(study.locate, data.path) if path.is_file()]
     used = {*data.features, *data.target, data.owner, data.epsilon}
     for column in dict.fromkeys(name for path in paths for name in column_names(path, data.delimiter)):
-        if column not in used and _LIKE_AN_ID.search(column) and _repeats(paths, column, data.delimiter):
+        if column not in used and LIKE_AN_ID.search(column) and _repeats(paths, column, data.delimiter):
             text = (
                 f"Values of the column {column!r}, which is not used, repeat. If it names people, one with several "
                 "rows is protected row by row only, and spends several times the ε that is shown. Protect each of them "

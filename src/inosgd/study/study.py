@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.model_selection import train_test_split
 from torch import nn
 
 from inosgd._arrays import FloatArray, IntArray, RowArray
@@ -250,7 +249,7 @@ def split_by_class(
     balanced: bool = False,
 ) -> StudyData:
     """A fifth of each class held out; ``groups`` says which of the owners in ``budgets`` each example belongs to."""
-    train, held_out = train_test_split(np.arange(len(targets)), test_size=0.2, stratify=targets, random_state=seed)
+    train, held_out = _in_two(np.arange(len(targets)), 0.2, targets, seed)
     owners = Owners.from_labels(np.array(list(budgets))[groups[train]], budgets)
     task = classification(classes, balanced=balanced)
     judged = HeldOutExamples(torch.from_numpy(inputs[held_out]), torch.from_numpy(targets[held_out]), groups[held_out])
@@ -287,11 +286,19 @@ def for_validation(data: StudyData, seed: int, share: float = 0.2) -> StudyData:
         classes = data.examples.targets.numpy()
         rows = rows[np.bincount(classes)[classes] > 1]  # a class of one cannot be on both sides
         strata = classes[rows]
-    kept, validation = train_test_split(rows, test_size=share, stratify=strata, random_state=seed)
+    kept, validation = _in_two(rows, share, strata, seed)
     judged = data.rows_of(validation)
     inputs, targets = data.examples.only(judged).inputs, data.examples.take(judged)[1]
     held_out = HeldOutExamples(inputs, targets, data.example_groups[judged].astype(np.int64))
     return replace(only_examples(data, kept), held_out=held_out)
+
+
+def _in_two(rows: IntArray, share: float, strata: IntArray | None, seed: int) -> tuple[IntArray, IntArray]:
+    """The rows without a share of them, and that share."""
+    from sklearn.model_selection import train_test_split  # studies of one's own data need not wait for it
+
+    first, second = train_test_split(rows, test_size=share, stratify=strata, random_state=seed)
+    return first, second
 
 
 def only_examples(data: StudyData, chosen: IntArray) -> StudyData:

@@ -7,10 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from inosgd.data.tables import Table, closest, read_table
-from inosgd.errors import InvalidArgumentError
+from inosgd.errors import CellsError, InvalidArgumentError
 from inosgd.study.budgets import study_budgets
-from inosgd.study.features import UnfittedFeature, encode, fit
+from inosgd.study.features import Feature, UnfittedFeature, encode, fit
 from inosgd.study.labels import label_texts
 from inosgd.study.problems import StudyFileError
 from inosgd.study.reading import StudyFile
@@ -35,9 +37,12 @@ def with_all_problems(study: StudyFile, first: InvalidArgumentError) -> InvalidA
     except InvalidArgumentError:
         return first
     found = [str(error) for table in tables for error in _problems(study, data, table)]
-    lines = list(dict.fromkeys(found if str(first) in found else [str(first), *found]))
-    if len(lines) == 1:
+    said = any(line.startswith(str(first)) or (WITHOUT in line and WITHOUT in str(first)) for line in found)
+    lines = list(dict.fromkeys(found if said else [str(first), *found]))
+    if lines == [str(first)]:
         return first
+    if len(lines) == 1:
+        return InvalidArgumentError(lines[0])
     return InvalidArgumentError(f"{study.path}: {len(lines)} problems" + "".join(f"\n  {line}" for line in lines))
 
 
@@ -48,18 +53,41 @@ def _table(study: StudyFile, data: TableData, names: Sequence[str]) -> Table:
 
 def _problems(study: StudyFile, data: TableData, table: Table) -> Iterator[InvalidArgumentError]:
     refuse = data.outside_range == "refuse"
-    readings: list[Callable[[], Any]] = [
-        partial(fit, feature, table, name)
+    readings: list[Callable[[Table], Any]] = [
+        partial(_fitted, feature, name)
         if isinstance(feature, UnfittedFeature)
-        else partial(encode, feature, table, name, refuse_outside=refuse)
+        else partial(_encoded, feature, name, refuse)
         for name, feature in data.features.items()
     ]
-    readings += [partial(table_targets, study.schema, data, [table]), partial(_owners, study, data, table)]
+    readings += [lambda part: table_targets(study.schema, data, [part]), partial(_owners, study, data)]
     for read in readings:
+        yield from _all_of(read, table)
+
+
+def _all_of(read: Callable[[Table], Any], table: Table) -> Iterator[InvalidArgumentError]:
+    """Every problem that ``read`` finds: what is said of some rows is said, and the others are looked at again."""
+    while len(table):
         try:
-            read()
+            read(table)
+        except CellsError as error:
+            yield error
+            table = table.only(~np.isin(table.positions, error.rows))
         except InvalidArgumentError as error:
             yield error
+            return
+        else:
+            return
+
+
+def _fitted(feature: UnfittedFeature, name: str, table: Table) -> Any:
+    return fit(feature, table, name)
+
+
+def _encoded(feature: Feature, name: str, refuse_outside: bool, table: Table) -> Any:
+    return encode(feature, table, name, refuse_outside=refuse_outside)
+
+
+WITHOUT = "without a budget"
 
 
 def _owners(study: StudyFile, data: TableData, table: Table) -> None:
@@ -67,12 +95,17 @@ def _owners(study: StudyFile, data: TableData, table: Table) -> None:
     budgets = study_budgets(study)
     if data.owner is None or budgets is None:
         return
-    unknown = Counter(name for name in label_texts(data, table, data.owner) if name not in budgets)
+    names = label_texts(data, table, data.owner)
+    unknown = Counter(name for name in names if name not in budgets)
+    place = study.schema.budgets.file or "[budgets.owners]"
+    if len(unknown) == 1:
+        name = next(iter(unknown))
+        fix = f"is an owner {WITHOUT}; add it to {place}, or correct it: {closest(name, list(budgets))}"
+        raise table.cells_error(data.owner, names == name, fix)
     if len(unknown) > 1:
         shown = ", ".join(f"{name!r} ({rows} rows)" for name, rows in unknown.most_common(MOST_OWNERS))
-        place = study.schema.budgets.file or "[budgets.owners]"
         more = f" and {len(unknown) - MOST_OWNERS} others" * (len(unknown) > MOST_OWNERS)
         raise InvalidArgumentError(
-            f"{table.path}: column {data.owner!r}: owners without a budget: {shown}{more}; add them to {place}, or "
+            f"{table.path}: column {data.owner!r}: owners {WITHOUT}: {shown}{more}; add them to {place}, or "
             f"correct them: {closest(next(iter(unknown)), list(budgets))}"
         )
