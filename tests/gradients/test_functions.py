@@ -288,7 +288,7 @@ class TestCheckpoints:
             first=nn.Linear(3, 4),
             inner=nn.Linear(4, 4),
         )
-        with pytest.raises(RuntimeError, match="use_reentrant=False"):
+        with pytest.raises(InvalidArgumentError, match="use_reentrant=False"):
             by_engine(ENGINE, model.double(), normal(5, 4, 3))
 
 

@@ -22,7 +22,7 @@ from inosgd.gradients.rules.chain import Chain, ChainRun
 from inosgd.gradients.rules.chain_kernel import kernel_run
 from inosgd.gradients.rules.recorder import Recorder, Watching
 from inosgd.gradients.rules.recurrent import packed_call
-from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, gradients_of, keeps_output, noted
+from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, examples_first, gradients_of, keeps_output, noted
 
 Forward = Callable[..., Any]
 StandIn = Callable[[Recorder, Forward], Forward]
@@ -68,18 +68,22 @@ def _recorded_layer(path: str, module: nn.Module, rule: Rule, recorder: Recorder
             )
         kept = [leaf for leaf in (*arguments, *keywords.values()) if isinstance(leaf, torch.Tensor)]
         if not output.requires_grad:
+            if recorder.watch is not None:
+                recorder.watch.follow(output, kept)
             return output
         if recorder.is_shared(output):
             recorder.folds.append((path, 0))
             output, arguments, keywords = recorder.per_example((output, arguments, keywords))
-        places, own = recorder.places(output, path), tuple(module._parameters.values())
+        flipped, own = recorder.flipped(output), tuple(module._parameters.values())
+        places = recorder.places(output, path, int(flipped))
         shown, note = output.detach() if keeps_output(rule) else None, noted(rule, output)
 
         def parts(gradient: torch.Tensor) -> Gradients:
             _check_own(path, own, module)
-            return gradients_of(rule, LayerCall(module, arguments, keywords, shown, gradient, note, places))
+            call = LayerCall(module, arguments, keywords, shown, gradient, note, places)
+            return gradients_of(rule, examples_first(call) if flipped else call)
 
-        recorder.add([output], parts, kept, path, by_example=True)
+        recorder.add([output], parts, kept, path, example_dim=int(flipped), by_example=True)
         return output
 
     return call
@@ -109,11 +113,12 @@ def _constant(
     A layer that had none in one batch has none in another, whatever its shape is there.
     """
     watch, given = recorder.watch, (*arguments, *keywords.values())
-    if watch is None or not isinstance(output, torch.Tensor) or recorder.is_shared(output):
+    constants = recorder.reading.constants
+    if watch is None or not isinstance(output, torch.Tensor) or (recorder.is_shared(output) and not constants):
         return False
     if any(isinstance(leaf, torch.Tensor) and watch.is_of_batch(leaf) for leaf in given):
         return False
-    if output.dim() == 0 or len(output) % recorder.count:
+    if constants or output.dim() == 0 or len(output) % recorder.count:
         recorder.constant.add(path)
     return path in recorder.constant
 
@@ -147,6 +152,8 @@ def _chained(chain: Chain, module: nn.Sequential, recorder: Recorder, forward: F
     def call(inputs: Any) -> Any:
         suits = chain.suits(inputs) and chain.has_parameters_of(module)
         if suits and not (recorder.watch and _carried(recorder.watch, [inputs], {})):
+            if recorder.reading.constants and recorder.watch and not recorder.watch.is_of_batch(inputs):
+                return forward(inputs)
             if recorder.is_shared(inputs):
                 recorder.folds.append((chain.where, 0))
                 inputs = recorder.per_example(inputs)

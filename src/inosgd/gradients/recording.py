@@ -33,10 +33,10 @@ from inosgd.gradients.engine import (
 from inosgd.gradients.inplace import can_run_out_of_place, out_of_place, overwrites
 from inosgd.gradients.rules.chain import ChainGradients, FoldedChain
 from inosgd.gradients.rules.chain_kernel import KernelGradients
-from inosgd.gradients.rules.forms import Bounds, Form, Summed, added, by_parameter
+from inosgd.gradients.rules.forms import Bounds, Form, Placing, Summed, added, by_parameter
 from inosgd.gradients.rules.functions import RECORDED, Watch, tensors_in
 from inosgd.gradients.rules.linear import by_columns
-from inosgd.gradients.rules.recorder import Record, Recorder, Rehearsal
+from inosgd.gradients.rules.recorder import READINGS, Reading, Record, Recorder, Rehearsal
 from inosgd.gradients.rules.rule import Gradients, rule_for
 from inosgd.gradients.written import Table, tables_of, unwritten
 from inosgd.rounding import CANCELLATION, ROUNDOFFS
@@ -67,6 +67,9 @@ class Seen:
     anything: bool = False
 
 
+_SMALL_ERROR = 2.0**-16
+"""From which error of a sum on what underflows is nothing beside it."""
+
 _UNDERFLOW = 1e-150
 """What may be left of a norm whose square is below the smallest float64."""
 
@@ -88,6 +91,7 @@ class Task:
         watched: Whether some of the parameters are not those of a layer with a rule, so that functions are watched.
         seen: What checked batches had; None while one is checked, where anything may be.
         by_columns: Whether linear maps have the places of a batch in their columns; see `inosgd.gradients.invariance`.
+        reading: Where examples are taken to be.
     """
 
     model: nn.Module
@@ -101,6 +105,7 @@ class Task:
     watched: bool = False
     seen: Seen | None = None
     by_columns: bool = False
+    reading: Reading = READINGS[0]
 
     @classmethod
     def of(cls, model: nn.Module, losses: ExampleLosses) -> Task:
@@ -212,23 +217,26 @@ class Page:
     def weighted_sum(self, coefficients: FloatArray, error: float = 0.0) -> torch.Tensor:
         """See `BatchGradients.weighted_sum`. Next to gradients that are not finite, 0 must not be multiplied.
 
-        Coefficients are scaled by a power of two to where ``error`` is about 1: then what the products lose below the
-        smallest normal number, 2^-126 times numbers that are no larger than 2^64, is nothing beside it.
+        What products lose below the smallest normal number is 2^-126 times numbers that are no larger than 2^64, for at
+        most 2^20 places and 2^16 rows of a weight in all 2^20 2^8 2^-62 = 2^-34: nothing beside an ``error`` of 2^-16 or
+        more. Where it is smaller, coefficients are scaled by a power of two to where it is about 1.
         """
         _validate.same_length(coefficients=coefficients, losses=self.losses[: self.count])
         if len(self.losses) > self.count:
             coefficients = np.append(coefficients, np.zeros(len(self.losses) - self.count))
         single = self._single_will_do(coefficients, error)
-        unit = 2.0 ** np.frexp(error)[1] if single and error else 1.0
+        unit = 2.0 ** np.frexp(error)[1] if single and 0 < error < _SMALL_ERROR else 1.0
         scales = torch.from_numpy(coefficients / unit).to(self.losses.device)
         by_kernel, places = self._all_by_kernel() if single else (None, 1)
         if by_kernel is not None:
-            return by_kernel.flat_sum(scales if places == 1 else scales.repeat_interleave(places)) * unit
+            total = by_kernel.flat_sum(scales if places == 1 else scales.repeat_interleave(places))
+            return total if unit == 1.0 else total * unit
         forms = list(self.forms.values())
         if not np.isfinite(self.norms).all():
             rows = torch.from_numpy(np.flatnonzero(coefficients)).to(scales.device)
             forms, scales = [form.select(rows) for form in forms], scales[rows]
-        return self._flat(forms, scales, single) * unit
+        total = self._flat(forms, scales, single)
+        return total if unit == 1.0 else total.mul_(unit)
 
     def _single_will_do(self, coefficients: FloatArray, error: float) -> bool:
         """Whether a sum in the type of the model is in error by at most ``error``; see `inosgd.rounding`."""
@@ -239,11 +247,22 @@ class Page:
         return 1e-12 < error < 1e12 and ROUNDOFFS * torch.finfo(dtype).eps / 2 * magnitude <= 0.99 * error
 
     def _flat(self, forms: Sequence[Form], coefficients: torch.Tensor, single: bool) -> torch.Tensor:
-        sums: dict[int, torch.Tensor] = {}
+        sizes = [parameter.numel() for parameter in self.parameters]
+        total = self.losses.new_empty(sum(sizes), dtype=torch.float64)
+        pairs = zip(self.parameters, total.split_with_sizes(sizes), strict=True)
+        places = {id(parameter): part.view(parameter.shape) for parameter, part in pairs}
         for parameters, form in zip(self.forms, forms, strict=True):
+            targets = [places.pop(id(parameter)) for parameter in parameters if id(parameter) in places]
+            if isinstance(form, Placing) and len(targets) == len(parameters):
+                form.sum_into(targets, coefficients, single=single)
+                continue
             parts = form.weighted_sum(coefficients, single=single)
-            sums.update({id(parameter): part for parameter, part in zip(parameters, parts, strict=True)})
-        return flatten([sums.get(id(parameter)) for parameter in self.parameters], self.parameters)
+            wanted = [part for parameter, part in zip(parameters, parts, strict=True) if parameter.requires_grad]
+            for target, part in zip(targets, wanted, strict=True):
+                target.copy_(part)
+        for nothing in places.values():
+            nothing.zero_()
+        return total
 
     def _all_by_kernel(self) -> tuple[KernelGradients | None, int]:
         """The gradients of all the parameters, in their order, if the kernel has them; and the rows of an example."""
@@ -262,7 +281,7 @@ def record_pass(task: Task, examples: Examples, rows: int = 0) -> Page:
         return Page(tuple(task.parameters.values()), nothing, {}, np.zeros(0), np.zeros(0), 0)
     if rows > count:
         examples = take(examples, torch.arange(rows, device="cpu").clamp_max(count - 1))
-    recorder = Recorder(max(rows, count), task.functions)
+    recorder = Recorder(max(rows, count), task.functions, task.reading)
     losses = forward(task, examples, recorder)
     if task.seen is not None and not task.seen.anything:
         _check_seen(task, task.seen, losses, recorder)
@@ -348,7 +367,7 @@ def read_page(task: Task, losses: torch.Tensor, recorder: Recorder, count: int) 
     """The backward pass, and the rules of all records; the first ``count`` losses are of examples."""
     records = recorder.records
     again = recorder.watch is not None or task.functions
-    rehearsal = Rehearsal(recorder.count, task.functions)
+    rehearsal = Rehearsal(recorder.count, task.functions, task.reading)
     with _functions(task, (), rehearsal) if again else nullcontext():
         gradients = _output_gradients(losses, records)
     with torch.no_grad(), out_of_place(task.inplace):  # rules may call modules again

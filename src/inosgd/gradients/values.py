@@ -18,7 +18,7 @@ from inosgd.gradients.draws import HeldDraws
 from inosgd.gradients.engine import Examples, check_losses, count_examples
 from inosgd.gradients.inplace import out_of_place
 from inosgd.gradients.recording import Folds, Seen, Task, flatten, forward, record_pass
-from inosgd.gradients.rules.recorder import Recorder
+from inosgd.gradients.rules.recorder import LayoutError, Recorder
 from inosgd.gradients.written import same_contents
 
 _MANY_ALONE, _FEW_ALONE = (32, 8), (8, 2)
@@ -79,7 +79,7 @@ def check_values(task: Task, examples: Examples, *, recorded: bool, perturbed: b
     with torch.random.fork_rng(devices=devices), same_contents(task.model):
         comparison = _Comparison(task, examples, recorded, _MANY_ALONE if perturbed else _FEW_ALONE, seed)
         with draws:
-            first = comparison.whole()
+            first = comparison.first()
         with draws if draws.asked else nullcontext():  # without draws, its time is saved
             try:
                 told = comparison.run(first)
@@ -152,6 +152,24 @@ class _Comparison:
     recorded: bool
     alone: tuple[int, int]
     seed: int
+
+    def first(self) -> _Whole:
+        """The first pass, in which a model may fail that does not fail by itself."""
+        try:
+            return self.whole()
+        except InosgdError:
+            raise
+        except Exception as error:
+            with torch.enable_grad():
+                _plain(self.task, pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, self.examples))
+            if "use_reentrant" in str(error):
+                raise InvalidArgumentError(
+                    "model: a checkpoint with use_reentrant=True allows no gradients of outputs; set use_reentrant=False"
+                ) from error
+            raise LayoutError(
+                f"model: it fails where its layers are recorded and not by itself ({type(error).__name__}: {error}): it "
+                "asks for other shapes or types than those of its examples; change that, or use ReferenceEngine"
+            ) from error
 
     def run(self, whole: _Whole) -> bool:
         """Compare losses, sums and norms; False if too few of them are finite.
@@ -252,7 +270,7 @@ class _Comparison:
     def _losses(self) -> FloatArray:
         """The losses of a pass as training does it."""
         if self.recorded:
-            recorder = Recorder(count_examples(self.examples), self.task.functions)
+            recorder = Recorder(count_examples(self.examples), self.task.functions, self.task.reading)
             return _array(forward(self.task, self.examples, recorder))
         with torch.no_grad():
             return _array(_plain(self.task, self.examples))
@@ -317,7 +335,7 @@ class _Comparison:
             change = max((float((other - given).norm()) for other in others), default=0.0)
             allowed = 4 * change + _ROUNDINGS * self._roundoff * size
             if not (given - wanted).norm() <= allowed:
-                raise InvalidArgumentError(
+                raise LayoutError(
                     f"parameter {name!r}: its per-example gradient is not what autograd gives; the parameter is used "
                     "outside a call of its module, or the examples are mixed or not in the first dimension: change "
                     "that, or use ReferenceEngine"
@@ -326,7 +344,7 @@ class _Comparison:
 
 def _check_norm(norm: float, measured: float, highest: float) -> None:
     if not norm <= highest:
-        raise InvalidArgumentError(
+        raise LayoutError(
             f"the engine takes an example's gradient of norm {norm:g} for one of norm {measured:g}: it would be "
             "clipped too little; use ReferenceEngine"
         )

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from inosgd.gradients.rules.forms import Form, folded
 
@@ -99,6 +100,16 @@ def reads_places(rule: Rule) -> Rule:
     """Mark a rule as one that reads ``call.places`` and returns the gradients of examples."""
     _folding.add(rule)
     return rule
+
+
+def examples_first(call: LayerCall) -> LayerCall:
+    """A call whose tensors have their examples in dimension 1, with dimensions 0 and 1 exchanged in all of them."""
+    count = call.gradient.shape[1]
+
+    def exchanged(leaf: torch.Tensor) -> torch.Tensor:
+        return leaf.transpose(0, 1) if leaf.dim() > 1 and leaf.shape[1] == count else leaf
+
+    return LayerCall(call.module, *pytree.tree_map_only(torch.Tensor, exchanged, tuple(call[1:])))
 
 
 def gradients_of(rule: Rule, call: LayerCall) -> Gradients:
