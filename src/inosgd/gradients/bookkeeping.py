@@ -70,7 +70,7 @@ class BookkeepingEngine:
         checks = check_structure(task)
         size = self._size_of_pieces(task, examples)
         checks.values(task, examples, size)
-        task = replace(task, seen=checks.seen, reading=checks.reading)
+        task = replace(task, seen=checks.seen, reading=checks.reading, quiet=checks.seen.quiet)
         try:
             return self._recorded(task, examples, size)
         except UncheckedError:

@@ -13,8 +13,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import nn, overrides
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils import _pytree as pytree
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.rules import pooling
@@ -68,8 +69,8 @@ def _recorded_layer(path: str, module: nn.Module, rule: Rule, recorder: Recorder
             )
         kept = [leaf for leaf in (*arguments, *keywords.values()) if isinstance(leaf, torch.Tensor)]
         if not output.requires_grad:
-            if recorder.watch is not None:
-                recorder.watch.follow(output, kept)
+            if recorder.watch is not None and any(map(recorder.watch.is_of_batch, kept)):
+                recorder.watch.follow([output])
             return output
         if recorder.is_shared(output):
             recorder.folds.append((path, 0))
@@ -121,6 +122,43 @@ def _constant(
     if constants or output.dim() == 0 or len(output) % recorder.count:
         recorder.constant.add(path)
     return path in recorder.constant
+
+
+def surveyed(index: int, called: set[int], loud: set[int]) -> StandIn:
+    """A module that notes whether the watch had anything to do inside, or anything leaves without a gradient."""
+
+    def stand_in(recorder: Recorder, forward: Forward) -> Forward:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            before = recorder.watch.events if recorder.watch is not None else 0
+            output = forward(*arguments, **keywords)
+            called.add(index)
+            found = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+            if recorder.watch is None or recorder.watch.events > before or not all(leaf.requires_grad for leaf in found):
+                loud.add(index)
+            return output
+
+        return call
+
+    return stand_in
+
+
+def quiet_module(recorder: Recorder, forward: Forward) -> Forward:
+    """A module inside which nothing is watched, which saves a call of Python for every function of torch.
+
+    A parameter that it uses past its layers all the same is found by `inosgd.gradients.coverage`. What leaves without a
+    gradient counts as of the batch, which is exact or refused, whatever it is.
+    """
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        if recorder.watch is None or overrides._get_current_function_mode() is not recorder.watch:
+            return forward(*arguments, **keywords)
+        with overrides._pop_mode_temporarily():
+            output = forward(*arguments, **keywords)
+        leaves = pytree.tree_leaves(output)
+        recorder.watch.follow([leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not leaf.requires_grad])
+        return output
+
+    return call
 
 
 def recurrent_layer(module: nn.RNNBase) -> StandIn:

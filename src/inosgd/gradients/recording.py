@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,16 @@ from torch.utils import _pytree as pytree
 from inosgd import _validate
 from inosgd._arrays import FloatArray
 from inosgd.errors import InvalidArgumentError
-from inosgd.gradients.calls import StandIn, quicker, recorded_layer, recurrent_layer, standing_in
+from inosgd.gradients.allocator import new_doubles
+from inosgd.gradients.calls import (
+    StandIn,
+    quicker,
+    quiet_module,
+    recorded_layer,
+    recurrent_layer,
+    standing_in,
+    surveyed,
+)
 from inosgd.gradients.coverage import uncovered
 from inosgd.gradients.engine import (
     ExampleLosses,
@@ -57,6 +66,7 @@ class Seen:
         calls: See `Recorder`.
         functions: Whether parameters were used outside of layers with rules.
         constant: See `Recorder`.
+        quiet: Which of the task's modules nothing is watched in.
         anything: Whether batches may have anything else too, because their numbers are used for nothing.
     """
 
@@ -64,6 +74,7 @@ class Seen:
     calls: set[tuple[str, int]] = field(default_factory=set)
     functions: bool = False
     constant: set[str] = field(default_factory=set)
+    quiet: frozenset[int] = frozenset()
     anything: bool = False
 
 
@@ -92,6 +103,7 @@ class Task:
         seen: What checked batches had; None while one is checked, where anything may be.
         by_columns: Whether linear maps have the places of a batch in their columns; see `inosgd.gradients.invariance`.
         reading: Where examples are taken to be.
+        quiet: See `Seen`.
     """
 
     model: nn.Module
@@ -106,6 +118,7 @@ class Task:
     seen: Seen | None = None
     by_columns: bool = False
     reading: Reading = READINGS[0]
+    quiet: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, model: nn.Module, losses: ExampleLosses) -> Task:
@@ -248,7 +261,7 @@ class Page:
 
     def _flat(self, forms: Sequence[Form], coefficients: torch.Tensor, single: bool) -> torch.Tensor:
         sizes = [parameter.numel() for parameter in self.parameters]
-        total = self.losses.new_empty(sum(sizes), dtype=torch.float64)
+        total = new_doubles(sum(sizes), self.losses)
         pairs = zip(self.parameters, total.split_with_sizes(sizes), strict=True)
         places = {id(parameter): part.view(parameter.shape) for parameter, part in pairs}
         for parameters, form in zip(self.forms, forms, strict=True):
@@ -296,12 +309,13 @@ def take(examples: Examples, rows: torch.Tensor) -> Examples:
 def forward(task: Task, examples: Examples, recorder: Recorder) -> torch.Tensor:
     """The losses of a batch, with everything noted that the gradients need."""
     functions = _functions(task, examples, recorder)
+    quiet = [(task.modules[index], quiet_module) for index in task.quiet] if recorder.watch is not None else []
     columns = _LinearByColumns() if task.by_columns else nullcontext()
     with (
         torch.enable_grad(),
         unwritten(task.model, task.tables),
         out_of_place(task.inplace),
-        standing_in(task.stand_ins, recorder),
+        standing_in((*task.stand_ins, *quiet), recorder),
         columns,
         functions,
     ):
@@ -309,6 +323,28 @@ def forward(task: Task, examples: Examples, recorder: Recorder) -> torch.Tensor:
     for record in recorder.records:
         record.check_unchanged()
     return losses
+
+
+def quiet_modules(task: Task, examples: Examples) -> frozenset[int]:
+    """The outermost modules inside which no function of a parameter has to be seen, by a pass that watches all of them.
+
+    Only modules with others inside are worth it, and only those that return nothing without a gradient.
+    """
+    called: set[int] = set()
+    loud: set[int] = set()
+    places = {module: index for index, module in enumerate(task.modules)}
+    survey = [(module, surveyed(index, called, loud)) for module, index in places.items() if module._modules]
+    recorder = Recorder(count_examples(examples), task.functions, task.reading)
+    forward(replace(task, stand_ins=(*task.stand_ins, *survey), seen=None, quiet=frozenset()), examples, recorder)
+    found: set[int] = set()
+    waiting = [task.model]
+    while waiting:
+        module = waiting.pop()
+        if places[module] in called - loud:
+            found.add(places[module])
+        else:
+            waiting += [child for child in module._modules.values() if child is not None]
+    return frozenset(found)
 
 
 class UncheckedError(InvalidArgumentError):

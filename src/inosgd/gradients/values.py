@@ -17,7 +17,7 @@ from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.gradients.draws import HeldDraws
 from inosgd.gradients.engine import Examples, check_losses, count_examples
 from inosgd.gradients.inplace import out_of_place
-from inosgd.gradients.recording import Folds, Seen, Task, flatten, forward, record_pass
+from inosgd.gradients.recording import Folds, Seen, Task, flatten, forward, quiet_modules, record_pass
 from inosgd.gradients.rules.recorder import LayoutError, Recorder
 from inosgd.gradients.written import same_contents
 
@@ -79,6 +79,7 @@ def check_values(task: Task, examples: Examples, *, recorded: bool, perturbed: b
     with torch.random.fork_rng(devices=devices), same_contents(task.model):
         comparison = _Comparison(task, examples, recorded, _MANY_ALONE if perturbed else _FEW_ALONE, seed)
         with draws:
+            comparison = comparison.surveyed()
             first = comparison.first()
         with draws if draws.asked else nullcontext():  # without draws, its time is saved
             try:
@@ -94,6 +95,7 @@ def check_values(task: Task, examples: Examples, *, recorded: bool, perturbed: b
     seen.calls |= first.calls
     seen.functions |= first.functions
     seen.constant |= first.constant
+    seen.quiet = comparison.task.quiet
     return told
 
 
@@ -152,6 +154,15 @@ class _Comparison:
     recorded: bool
     alone: tuple[int, int]
     seed: int
+
+    def surveyed(self) -> _Comparison:
+        """The same, with modules quiet that can be; without, if the model fails, as the first pass then tells."""
+        if not self.recorded:
+            return self
+        try:
+            return replace(self, task=replace(self.task, quiet=quiet_modules(self.task, self.examples)))
+        except Exception:
+            return self
 
     def first(self) -> _Whole:
         """The first pass, in which a model may fail that does not fail by itself."""

@@ -25,6 +25,7 @@ from inosgd.gradients.rules.forms import (
     Dense,
     Form,
     Rows,
+    affine,
     apart,
     held_bounds,
     pair_bounds,
@@ -82,9 +83,50 @@ def _weight_gradients(inputs: torch.Tensor, outputs: torch.Tensor, geometry: Geo
         )
         if by_kernel is not None:
             return Dense((by_kernel.view(len(by_kernel), *geometry.weight),))
+    if geometry.groups == 1 and math.prod(geometry.kernel) > 1 and _sees_patches(geometry):
+        return _patches(inputs, outputs, geometry)
     form = Convolved(inputs, outputs, geometry, _prefers_gram(inputs, outputs, geometry))
     held = geometry.groups > 1 or (not form.gram and outputs.shape[2] * outputs.shape[3] >= HELD_PIXELS)
     return form.by_kernel_row() if held else form
+
+
+def _sees_patches(shape: Geometry) -> bool:
+    """Whether every input pixel is seen once: the stride is the kernel, as where images are cut into patches."""
+    return shape.kernel == shape.stride and shape.padding == (0, 0) and shape.dilation == (1, 1)
+
+
+def _patches(inputs: torch.Tensor, outputs: torch.Tensor, shape: Geometry) -> Form:
+    """A linear map of the patches: what output pixel y sees is a vector of its own."""
+    (down, across), (height, width) = shape.kernel, outputs.shape[2:]
+    seen = inputs[:, :, : height * down, : width * across]
+    apart_ = seen.unflatten(3, (width, across)).unflatten(2, (height, down)).permute(0, 2, 4, 1, 3, 5)
+    patches = apart_.reshape(len(inputs), height * width, -1)
+    form = affine(outputs.flatten(2).mT.contiguous(), [patches], 0)
+    return Reshaped(form, shape.weight)
+
+
+@dataclass(frozen=True, eq=False)
+class Reshaped:
+    """Gradients of one parameter that has another shape than the form knows."""
+
+    form: Form
+    shape: tuple[int, ...]
+
+    def bounds(self) -> Bounds:
+        """The same."""
+        return self.form.bounds()
+
+    def weighted_sum(self, coefficients: torch.Tensor, *, single: bool) -> Sequence[torch.Tensor]:
+        """The same, in the parameter's shape."""
+        return [part.view(self.shape) for part in self.form.weighted_sum(coefficients, single=single)]
+
+    def materialise(self) -> Sequence[torch.Tensor]:
+        """The same, in the parameter's shape."""
+        return [part.reshape(len(part), *self.shape) for part in self.form.materialise()]
+
+    def select(self, rows: Rows) -> Reshaped:
+        """Some examples."""
+        return Reshaped(self.form.select(rows), self.shape)
 
 
 @dataclass(frozen=True, eq=False)

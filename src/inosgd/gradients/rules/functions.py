@@ -94,16 +94,18 @@ class Watch(TorchFunctionMode):
 
     Attributes:
         used: Whether a parameter was used outside a layer with a rule, so far.
+        events: How often something was done about a function, so far.
     """
 
     def __init__(self, recorder: Recorder, names: Mapping[int, str], examples: Iterable[torch.Tensor]) -> None:
         super().__init__()
         self.used = False
+        self.events = 0
         self._recorder: Recorder = weakref.proxy(recorder)  # which has this: memory is free as soon as a pass is over
         self._names = names
         self._carried: dict[int, Carried] = {}
         self._of_batch: dict[int, weakref.ref[torch.Tensor]] = {}
-        self._mark(examples)
+        self.follow(examples)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -116,11 +118,13 @@ class Watch(TorchFunctionMode):
         known = any(map(self.is_of_batch, given))
         used = [each for each in map(self.carried, given) if each is not None] if recording else []
         if recorded is not None and any(map(self._recorder.records_functions_of, given)):
+            self.events += 1
             result = recorded(self._recorder, args, kwargs)
         elif not used or self._recorder.in_layer:
             result = func(*args, **kwargs)
         elif known:
             self.used = True
+            self.events += 1
             versions = [each.tensor._version for each in used]
             result = self._met(func, args, kwargs, used)
             for each, version in zip(used, versions, strict=True):
@@ -132,7 +136,7 @@ class Watch(TorchFunctionMode):
         else:
             return self._carry(func, args, kwargs, used)
         if known or used:
-            self._mark(tensors_in((result,), {}))
+            self.follow(tensors_in((result,), {}))
         return result
 
     def carried(self, tensor: torch.Tensor) -> Carried | None:
@@ -149,12 +153,8 @@ class Watch(TorchFunctionMode):
             return True
         return tensor.requires_grad and self.carried(tensor) is None
 
-    def follow(self, output: torch.Tensor, given: Sequence[torch.Tensor]) -> None:
-        """Mark an output without a gradient as one of the batch if it was computed from the batch."""
-        if any(map(self.is_of_batch, given)):
-            self._mark([output])
-
-    def _mark(self, tensors: Iterable[torch.Tensor]) -> None:
+    def follow(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Note that the examples had a part in tensors."""
         for tensor in tensors:
             self._of_batch[id(tensor)] = weakref.ref(tensor)
 
@@ -171,6 +171,7 @@ class Watch(TorchFunctionMode):
             self._carried[id(each)] = Carried(each, used[0].where, lookups if each is result else None)
         for each in changed:
             self._carried[id(each)] = Carried(each, used[0].where)
+        self.events += bool(made or changed)
         self.used |= bool(made or changed)  # to ask for a parameter's shape or type is no use of it
         block = _expanded_block(func, args, result, self._recorder.count) if found and len(used) == 1 else None
         if block is None:

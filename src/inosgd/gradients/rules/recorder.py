@@ -108,6 +108,7 @@ class Watching(Protocol):
     """See `inosgd.gradients.rules.functions.Watch`."""
 
     used: bool
+    events: int
 
     def carried(self, tensor: torch.Tensor) -> object:
         """Not None for a trained parameter, or what was computed from such alone."""
@@ -115,8 +116,8 @@ class Watching(Protocol):
     def is_of_batch(self, tensor: torch.Tensor) -> bool:
         """Whether the examples had a part in a tensor."""
 
-    def follow(self, output: torch.Tensor, given: Sequence[torch.Tensor]) -> None:
-        """Note that an output was computed from what was given, of the batch or not."""
+    def follow(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Note that the examples had a part in tensors."""
 
 
 class Recorder:
