@@ -53,7 +53,7 @@ def recorded_layer(path: str, module: nn.Module, rule: Rule) -> StandIn:
 
 def _recorded_layer(path: str, module: nn.Module, rule: Rule, recorder: Recorder, forward: Forward) -> Forward:
     def call(*arguments: Any, **keywords: Any) -> Any:
-        if recorder.watch is None or recorder.in_layer:
+        if recorder.watch is None or recorder.in_layer or recorder.quiet:
             output = forward(*arguments, **keywords)
         elif _carried(recorder.watch, arguments, keywords):
             return forward(*arguments, **keywords)  # whose functions are recorded
@@ -69,7 +69,7 @@ def _recorded_layer(path: str, module: nn.Module, rule: Rule, recorder: Recorder
             )
         kept = [leaf for leaf in (*arguments, *keywords.values()) if isinstance(leaf, torch.Tensor)]
         if not output.requires_grad:
-            if recorder.watch is not None and any(map(recorder.watch.is_of_batch, kept)):
+            if recorder.watch is not None and (recorder.quiet or any(map(recorder.watch.is_of_batch, kept))):
                 recorder.watch.follow([output])
             return output
         if recorder.is_shared(output):
@@ -152,7 +152,7 @@ def quiet_module(recorder: Recorder, forward: Forward) -> Forward:
     def call(*arguments: Any, **keywords: Any) -> Any:
         if recorder.watch is None or overrides._get_current_function_mode() is not recorder.watch:
             return forward(*arguments, **keywords)
-        with overrides._pop_mode_temporarily():
+        with overrides._pop_mode_temporarily(), recorder.unwatched():
             output = forward(*arguments, **keywords)
         leaves = pytree.tree_leaves(output)
         recorder.watch.follow([leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not leaf.requires_grad])
@@ -189,8 +189,9 @@ def _chain(module: nn.Sequential, path: str) -> StandIn | None:
 def _chained(chain: Chain, module: nn.Sequential, recorder: Recorder, forward: Forward) -> Forward:
     def call(inputs: Any) -> Any:
         suits = chain.suits(inputs) and chain.has_parameters_of(module)
-        if suits and not (recorder.watch and _carried(recorder.watch, [inputs], {})):
-            if recorder.reading.constants and recorder.watch and not recorder.watch.is_of_batch(inputs):
+        watch = None if recorder.quiet else recorder.watch
+        if suits and not (watch and _carried(watch, [inputs], {})):
+            if recorder.reading.constants and watch and not watch.is_of_batch(inputs):
                 return forward(inputs)
             if recorder.is_shared(inputs):
                 recorder.folds.append((chain.where, 0))

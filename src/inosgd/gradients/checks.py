@@ -80,6 +80,10 @@ class Checks:
         if self._told(task, piece, larger):
             self.largest, self.waiting = max(self.largest, count), False
 
+    def known(self, task: Task) -> Task:
+        """The task with what checks have found out about it."""
+        return replace(task, seen=self.seen, reading=self.reading, quiet=self.seen.quiet)
+
     def _told(self, task: Task, piece: Examples, larger: bool) -> bool:
         """Whether values could be compared: by the reading that was found, or by the first that passes."""
         refusals: list[LayoutError] = []

@@ -42,7 +42,7 @@ from inosgd.gradients.engine import (
 from inosgd.gradients.inplace import can_run_out_of_place, out_of_place, overwrites
 from inosgd.gradients.rules.chain import ChainGradients, FoldedChain
 from inosgd.gradients.rules.chain_kernel import KernelGradients
-from inosgd.gradients.rules.forms import Bounds, Form, Placing, Summed, added, by_parameter
+from inosgd.gradients.rules.forms import Bounds, Form, Summed, added, by_parameter
 from inosgd.gradients.rules.functions import RECORDED, Watch, tensors_in
 from inosgd.gradients.rules.linear import by_columns
 from inosgd.gradients.rules.recorder import READINGS, Reading, Record, Recorder, Rehearsal
@@ -266,7 +266,7 @@ class Page:
         places = {id(parameter): part.view(parameter.shape) for parameter, part in pairs}
         for parameters, form in zip(self.forms, forms, strict=True):
             targets = [places.pop(id(parameter)) for parameter in parameters if id(parameter) in places]
-            if isinstance(form, Placing) and len(targets) == len(parameters):
+            if hasattr(form, "sum_into") and len(targets) == len(parameters):
                 form.sum_into(targets, coefficients, single=single)
                 continue
             parts = form.weighted_sum(coefficients, single=single)

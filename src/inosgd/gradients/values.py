@@ -168,7 +168,7 @@ class _Comparison:
         """The first pass, in which a model may fail that does not fail by itself."""
         try:
             return self.whole()
-        except InosgdError:
+        except (InosgdError, TypeError, AttributeError):
             raise
         except Exception as error:
             with torch.enable_grad():
@@ -305,7 +305,7 @@ class _Comparison:
         total = flatten([None] * len(parameters), parameters)
         for rows in _halves(np.flatnonzero(usable), self.seed):
             with torch.set_grad_enabled(self.recorded):
-                losses = _plain(self.task, _take(self.examples, rows))
+                losses = self._part(rows)
                 self._check_losses(rows, whole, losses, allowed)
             if self.recorded:
                 scales = torch.from_numpy(whole.coefficients[rows]).to(losses)
@@ -321,12 +321,24 @@ class _Comparison:
         for place, row in enumerate(_sample(whole.losses, usable, self.alone[0])):
             with_gradient = self.recorded and usable[row] and place < self.alone[1]
             with torch.set_grad_enabled(bool(with_gradient)):
-                losses = _plain(self.task, _take(self.examples, np.array([row])))
+                losses = self._part(np.array([row]))
                 self._check_losses(np.array([row]), whole, losses, allowed)
             if with_gradient:
                 parts = _derivatives(losses, parameters, torch.ones_like(losses))
                 norm = float(torch.stack([part.double().norm() for part in parts]).norm())
                 _check_norm(norm, whole.norms[row], 2 * whole.norms[row] - lowest[row])
+
+    def _part(self, rows: IntArray) -> torch.Tensor:
+        """The losses of some examples of the batch."""
+        try:
+            return _plain(self.task, _take(self.examples, rows))
+        except InosgdError:
+            raise
+        except Exception as error:
+            raise InvalidArgumentError(
+                f"model: {len(rows)} of {count_examples(self.examples)} examples that pass together do not pass without "
+                f"the others ({type(error).__name__}: {error}); every example has to pass alone"
+            ) from error
 
     def _check_losses(self, rows: IntArray, whole: _Whole, given: torch.Tensor, allowed: FloatArray) -> None:
         if _agree(whole.losses[rows], _array(given), allowed[rows]).all():

@@ -67,6 +67,8 @@ class Form(Protocol):
     def materialise(self) -> Sequence[torch.Tensor]:
         """The gradients themselves, one tensor per parameter with the examples in its first dimension."""
 
+    # A form may have sum_into(targets, coefficients, *, single) beside weighted_sum, which writes where sums belong.
+
     def select(self, rows: Rows) -> Form:
         """The same for the examples in ``rows`` alone."""
 
@@ -77,14 +79,6 @@ class Foldable(Protocol):
 
     def folded(self, places: int) -> Form:
         """See `folded`."""
-
-
-@runtime_checkable
-class Placing(Protocol):
-    """A form that can write its weighted sum where it belongs."""
-
-    def sum_into(self, targets: Sequence[torch.Tensor], coefficients: torch.Tensor, *, single: bool) -> None:
-        """`Form.weighted_sum`, into contiguous float64 tensors of the shapes of the parameters."""
 
 
 def folded(form: Form, places: int, count: int) -> Form:
@@ -174,7 +168,7 @@ class OuterProducts:
         return [*found, *found[-1:] * (self.biases - 1)] if self.biases else found
 
     def sum_into(self, targets: Sequence[torch.Tensor], coefficients: torch.Tensor, *, single: bool) -> None:
-        """The same, written where it belongs."""
+        """The same, into contiguous float64 tensors of the shapes of the parameters."""
         self._sums(coefficients, single, targets[: len(self.inputs) + (self.biases > 0)])
         for other in targets[len(self.inputs) + 1 :]:
             other.copy_(targets[len(self.inputs)])

@@ -35,12 +35,12 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.rules.attention import ATTENTION, recorded_attention
 from inosgd.gradients.rules.convolution import convolution_rule
 from inosgd.gradients.rules.embedding import embedding_rule
-from inosgd.gradients.rules.forms import Dense, Form, affine, apart
-from inosgd.gradients.rules.linear import linear_rule
+from inosgd.gradients.rules.forms import Dense, Form, apart
+from inosgd.gradients.rules.linear import linear_rule, product_rule
 from inosgd.gradients.rules.normalization import group_norm_rule, layer_norm_rule, rms_norm_rule
 from inosgd.gradients.rules.recorder import LayoutError, Recorder
 from inosgd.gradients.rules.recurrent import CELLS, recorded_recurrence
-from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, examples_first, gradients_of, reads_places
+from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, examples_first, gradients_of
 
 _BROADCAST = frozenset(
     f"{prefix}{name}{suffix}"
@@ -596,19 +596,6 @@ def _group_norm(
     return None if weight is None else given
 
 
-@reads_places
-def _product_rule(call: LayerCall) -> Gradients:
-    """y = b + a W at every place: dW = sum_t a_t d_t^T."""
-    rows = len(call.gradient) // call.places
-    inputs, outputs = (each.reshape(rows, -1, each.shape[-1]) for each in (call.input, call.gradient))
-    found: dict[tuple[nn.Parameter, ...], Form] = {}
-    if call.trains("weight"):
-        found[(call.module.weight,)] = affine(inputs, [outputs], 0)
-    if call.trains("bias"):
-        found[(call.module.bias,)] = Dense((outputs.sum(1),))
-    return found
-
-
 def _product(inputs: torch.Tensor, /, weight: torch.Tensor) -> SimpleNamespace | None:
     suits = isinstance(weight, torch.Tensor) and weight.dim() == 2 and inputs.dim() > 1
     return SimpleNamespace(weight=weight, bias=None) if suits else None
@@ -622,7 +609,7 @@ def _biased_product(
     if keywords or bias.dim() != 1 or not watch.is_of_batch(inputs) or any(map(watch.is_of_batch, (bias, weight))):
         return watch.mapped(torch.addmm, (bias, inputs, weight), keywords, used)  # type: ignore[no-any-return]
     output = torch.addmm(bias, inputs, weight)
-    watch.record(output, _product_rule, SimpleNamespace(weight=weight, bias=bias), inputs, used)
+    watch.record(output, product_rule, SimpleNamespace(weight=weight, bias=bias), inputs, used)
     return output
 
 
@@ -680,7 +667,7 @@ RULED: dict[Any, Ruled] = {
     functional.rms_norm: Ruled(rms_norm_rule, _rms_norm),
     functional.group_norm: Ruled(group_norm_rule, _group_norm),
     **{
-        function: Ruled(_product_rule, _product)
+        function: Ruled(product_rule, _product)
         for function in (torch.matmul, torch.mm, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.__matmul__)
     },
 }

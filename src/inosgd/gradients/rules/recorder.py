@@ -132,6 +132,7 @@ class Recorder:
         calls: Whose parameters were used, and how many rows an example had in the outputs.
         watch: What records functions outside of layers with rules, if anything does.
         in_layer: Whether a layer with a rule is being called.
+        quiet: Whether a module is being called inside which nothing is watched: all that its layers see is of the batch.
         constant: The layers whose outputs are known to be the same for all examples, without a dimension of them.
         reading: Where examples are taken to be.
     """
@@ -145,6 +146,7 @@ class Recorder:
         self.calls: set[tuple[str, int]] = set()
         self.watch: Watching | None = None
         self.in_layer = False
+        self.quiet = False
         self.constant: set[str] = set()
         self._names = names
         self._rows = count
@@ -236,6 +238,15 @@ class Recorder:
             yield
         finally:
             self.in_layer = before
+
+    @contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """Inside, nothing is watched."""
+        self.quiet = True
+        try:
+            yield
+        finally:
+            self.quiet = False
 
     def records_functions_of(self, parameter: torch.Tensor) -> bool:
         """Whether a parameter is one of recurrent or attention modules."""

@@ -61,6 +61,7 @@ Rule = Callable[[LayerCall], Gradients]
 """From a call to the gradients of the layer's trainable parameters; it must not change what it is given."""
 
 _RULES: dict[type[nn.Module], Rule] = {}
+_NAMED: dict[str, Rule] = {}
 _keep_output: set[Rule] = set()
 _folding: set[Rule] = set()
 _notes: dict[Rule, Callable[[torch.Tensor], Any]] = {}
@@ -88,6 +89,11 @@ def register_rule(
     _notes.pop(rule, None)
     if note is not None:
         _notes[rule] = note
+
+
+def register_named_rule(name: str, rule: Rule) -> None:
+    """`register_rule` for a type of a package that may not be installed, by the full name of the type."""
+    _NAMED[name] = rule
 
 
 def reads_output(rule: Rule) -> Rule:
@@ -142,6 +148,7 @@ def rule_for(module: nn.Module) -> Rule | None:
     if "forward" in own or "weight" in own or "parametrizations" in module._modules:
         return None
     for base in type(module).__mro__:
-        if base in _RULES:
-            return _RULES[base] if type(module).forward is base.forward else None
+        rule = _RULES.get(base) or _NAMED.get(f"{base.__module__}.{base.__qualname__}")
+        if rule is not None:
+            return rule if type(module).forward is base.forward else None
     return None

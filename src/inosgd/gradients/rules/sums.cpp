@@ -127,9 +127,10 @@ template <typename A> INLINE void column_sums(const A *d, long depth, double *to
 template <typename T, typename A>
 static void outer_sums(const Operand<T> &d, const Operand<T> *a, long count, const double *scale, long places, long top,
                        long bottom, long part, long next, long parts, double *const *sums, double *biases) {
-    std::vector<A> outputs((bottom - top) * ROWS * DEPTH), inputs(WIDTH * DEPTH);
-    for (long start = 0; start < places; start += DEPTH) {
-        const long depth = smaller(DEPTH, places - start);
+    const long at_once = tiles(places, tiles(places, DEPTH));  // as many at a time as share the places evenly
+    std::vector<A> outputs((bottom - top) * ROWS * at_once), inputs(WIDTH * at_once);
+    for (long start = 0; start < places; start += at_once) {
+        const long depth = smaller(at_once, places - start);
         for (long i = top; i < bottom; i++) {
             const long at = i * ROWS, down = smaller(ROWS, d.width - at);
             A *packed = outputs.data() + (i - top) * ROWS * depth;

@@ -38,6 +38,9 @@ _PLACES_AT_ONCE = 1 << 16
 _ROWS_AT_ONCE = 1 << 10
 """The same for operations of torch, which add up in an order that is not ours."""
 
+_FEW = 1 << 15
+"""So many numbers are added up by torch in float64, which is faster than to describe them to a kernel."""
+
 _WORTH_A_THREAD = 1 << 17
 """How many products pay for another thread."""
 
@@ -160,17 +163,20 @@ def row_sum(values: torch.Tensor, scales: torch.Tensor, *, single: bool) -> torc
     Guarantee:
         In error by at most what the module says, with |m| <= sum_k |scales[k]| |x_k|.
     """
+    if values.dim() == 2 and values.shape[0] <= _ROWS_AT_ONCE and values.numel() <= _FEW:
+        return scales @ values.double()
     values = values if values.stride(-1) == 1 else values.contiguous()
     function, width = _function("row_sum", values, single), values.shape[-1]
-    total = torch.zeros(width, dtype=torch.float64, device=values.device)
     if function is None:
         rows = values.reshape(-1, width)
-        for places in _pieces(len(scales), _ROWS_AT_ONCE):
-            total += scales[places] @ rows[places].double()
+        parts = [scales[places] @ rows[places].double() for places in _pieces(len(scales), _ROWS_AT_ONCE)]
     else:
         rows = places_of(values.shape[:-1], values.stride()[:-1])
-        for places in _pieces(len(scales), _PLACES_AT_ONCE):
-            total += _row_by_kernel(function, values, rows[places], scales[places].contiguous())
+        pieces = _pieces(len(scales), _PLACES_AT_ONCE)
+        parts = [_row_by_kernel(function, values, rows[places], scales[places].contiguous()) for places in pieces]
+    total = parts[0] if parts else torch.zeros(width, dtype=torch.float64, device=values.device)
+    for part in parts[1:]:
+        total += part
     return total
 
 
@@ -328,7 +334,7 @@ def _row_by_kernel(
     function: Callable[..., None], values: torch.Tensor, rows: torch.Tensor, scales: torch.Tensor
 ) -> torch.Tensor:
     width = values.shape[-1]
-    total = torch.zeros(width, dtype=torch.float64, device="cpu")
+    total = torch.empty(width, dtype=torch.float64, device="cpu")
     pointers = [tensor.data_ptr() for tensor in (values, rows, scales)]
     function(*pointers, len(scales), width, _threads(len(scales) * width), total.data_ptr())
     return total
