@@ -162,7 +162,7 @@ class TestGradientsAreCompared:
             by_engine(ENGINE, Moved(1).double(), normal(4, 4, 5, 2))
 
     def test_constants_with_as_many_rows_as_examples(self):
-        """Positions by an embedding: the same rows for all, in batches as large as a sequence is long, and in others."""
+        """Positions by an embedding: the same rows for all, in batches as large as a sequence is long or not."""
         model = Placed().double()
         for size in (4, 8, 5, 4, 12):
             assert_engine_exact(model, normal(size, 3))

@@ -31,8 +31,8 @@ _OWN_SETTINGS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "MALLOC_TOP
 def new_doubles(count: int, like: torch.Tensor) -> torch.Tensor:
     """So many float64 numbers on a device, with anything in them, in huge pages where the system has them.
 
-    A sum over the parameters of a large model is one of the blocks that are returned to the system at every step. Taking
-    it again in pages of 4 kB was a tenth of the step of a small vision transformer.
+    A sum over the parameters of a large model is one of the blocks that are returned to the system at every step.
+    Taking it again in pages of 4 kB was up to a tenth of the step of a small vision transformer.
     """
     block = like.new_empty(count, dtype=torch.float64)
     if block.nbytes > _LARGEST_BLOCK and block.is_cpu and sys.platform == "linux":

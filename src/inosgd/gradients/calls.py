@@ -133,7 +133,11 @@ def surveyed(index: int, called: set[int], loud: set[int]) -> StandIn:
             output = forward(*arguments, **keywords)
             called.add(index)
             found = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
-            if recorder.watch is None or recorder.watch.events > before or not all(leaf.requires_grad for leaf in found):
+            if (
+                recorder.watch is None
+                or recorder.watch.events > before
+                or not all(leaf.requires_grad for leaf in found)
+            ):
                 loud.add(index)
             return output
 
@@ -150,7 +154,8 @@ def quiet_module(recorder: Recorder, forward: Forward) -> Forward:
     """
 
     def call(*arguments: Any, **keywords: Any) -> Any:
-        if recorder.watch is None or overrides._get_current_function_mode() is not recorder.watch:
+        mode: Any = overrides._get_current_function_mode()  # type: ignore[no-untyped-call]
+        if recorder.watch is None or mode is not recorder.watch:
             return forward(*arguments, **keywords)
         with overrides._pop_mode_temporarily(), recorder.unwatched():
             output = forward(*arguments, **keywords)

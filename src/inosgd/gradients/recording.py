@@ -231,8 +231,8 @@ class Page:
         """See `BatchGradients.weighted_sum`. Next to gradients that are not finite, 0 must not be multiplied.
 
         What products lose below the smallest normal number is 2^-126 times numbers that are no larger than 2^64, for at
-        most 2^20 places and 2^16 rows of a weight in all 2^20 2^8 2^-62 = 2^-34: nothing beside an ``error`` of 2^-16 or
-        more. Where it is smaller, coefficients are scaled by a power of two to where it is about 1.
+        most 2^20 places and 2^16 rows of a weight in all 2^20 2^8 2^-62 = 2^-34: nothing beside an ``error`` of 2^-16
+        or more. Where it is smaller, coefficients are scaled by a power of two to where it is about 1.
         """
         _validate.same_length(coefficients=coefficients, losses=self.losses[: self.count])
         if len(self.losses) > self.count:

@@ -171,16 +171,24 @@ class _Comparison:
         except (InosgdError, TypeError, AttributeError):
             raise
         except Exception as error:
-            with torch.enable_grad():
-                _plain(self.task, pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, self.examples))
+            if not self._passes_by_itself():
+                raise
             if "use_reentrant" in str(error):
                 raise InvalidArgumentError(
-                    "model: a checkpoint with use_reentrant=True allows no gradients of outputs; set use_reentrant=False"
+                    "model: a checkpoint with use_reentrant=True allows no gradients of outputs; set it to False"
                 ) from error
             raise LayoutError(
-                f"model: it fails where its layers are recorded and not by itself ({type(error).__name__}: {error}): it "
-                "asks for other shapes or types than those of its examples; change that, or use ReferenceEngine"
+                f"model: it fails where its layers are recorded and not by itself ({type(error).__name__}: {error}): "
+                "it asks for other shapes or types than those of its examples; change that, or use ReferenceEngine"
             ) from error
+
+    def _passes_by_itself(self) -> bool:
+        try:
+            with torch.enable_grad():
+                _plain(self.task, pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, self.examples))
+        except Exception:
+            return False
+        return True
 
     def run(self, whole: _Whole) -> bool:
         """Compare losses, sums and norms; False if too few of them are finite.
@@ -336,8 +344,8 @@ class _Comparison:
             raise
         except Exception as error:
             raise InvalidArgumentError(
-                f"model: {len(rows)} of {count_examples(self.examples)} examples that pass together do not pass without "
-                f"the others ({type(error).__name__}: {error}); every example has to pass alone"
+                f"model: {len(rows)} of {count_examples(self.examples)} examples that pass together do not pass "
+                f"without the others ({type(error).__name__}: {error}); every example has to pass alone"
             ) from error
 
     def _check_losses(self, rows: IntArray, whole: _Whole, given: torch.Tensor, allowed: FloatArray) -> None:

@@ -99,8 +99,8 @@ def _patches(inputs: torch.Tensor, outputs: torch.Tensor, shape: Geometry) -> Fo
     """A linear map of the patches: what output pixel y sees is a vector of its own."""
     (down, across), (height, width) = shape.kernel, outputs.shape[2:]
     seen = inputs[:, :, : height * down, : width * across]
-    apart_ = seen.unflatten(3, (width, across)).unflatten(2, (height, down)).permute(0, 2, 4, 1, 3, 5)
-    patches = apart_.reshape(len(inputs), height * width, -1)
+    split = seen.reshape(*seen.shape[:2], height, down, width, across)
+    patches = split.permute(0, 2, 4, 1, 3, 5).reshape(len(inputs), height * width, -1)
     form = affine(outputs.flatten(2).mT.contiguous(), [patches], 0)
     return Reshaped(form, shape.weight)
 

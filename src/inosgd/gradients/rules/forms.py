@@ -178,9 +178,7 @@ class OuterProducts:
     ) -> list[torch.Tensor]:
         places = self.outputs.shape[1] if self.outputs.dim() == 3 else 1
         scales, inputs = coefficients.repeat_interleave(places), [Operand.of(each) for each in self.inputs]
-        return outer_sums(
-            Operand.of(self.outputs), inputs, scales, biased=self.biases > 0, single=single, into=into
-        )
+        return outer_sums(Operand.of(self.outputs), inputs, scales, biased=self.biases > 0, single=single, into=into)
 
     def materialise(self) -> Sequence[torch.Tensor]:
         """sum_t d_t a_t^T for every example."""

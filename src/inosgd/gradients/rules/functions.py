@@ -211,9 +211,7 @@ class Watch(TorchFunctionMode):
             return _pulled(gradients_of(rule, examples_first(call) if flipped else call), behind)
 
         shared = [each.tensor for each in used]
-        self._recorder.add(
-            [output], parts, [inputs], where, example_dim=int(flipped), by_example=True, carried=shared
-        )
+        self._recorder.add([output], parts, [inputs], where, example_dim=int(flipped), by_example=True, carried=shared)
 
     def _spread(self, row: Carried, shape: Sequence[int]) -> torch.Tensor:
         """One row as a row for each example; the gradient of each is its example's."""
@@ -273,9 +271,7 @@ class Watch(TorchFunctionMode):
         def parts(gradient: torch.Tensor) -> Gradients:
             return _pulled({(column.tensor,): Dense((gradient.transpose(0, 1).unsqueeze(2),))}, behind)  # type: ignore[dict-item]
 
-        self._recorder.add(
-            [columns], parts, [], carried.where, example_dim=1, by_example=True, carried=[column.tensor]
-        )
+        self._recorder.add([columns], parts, [], carried.where, example_dim=1, by_example=True, carried=[column.tensor])
         return columns
 
     def _rows(self, carried: Carried, depth: int, count: int) -> torch.Tensor:

@@ -132,7 +132,7 @@ class Recorder:
         calls: Whose parameters were used, and how many rows an example had in the outputs.
         watch: What records functions outside of layers with rules, if anything does.
         in_layer: Whether a layer with a rule is being called.
-        quiet: Whether a module is being called inside which nothing is watched: all that its layers see is of the batch.
+        quiet: Whether a module is called inside which nothing is watched: all that its layers see is of the batch.
         constant: The layers whose outputs are known to be the same for all examples, without a dimension of them.
         reading: Where examples are taken to be.
     """

@@ -149,6 +149,6 @@ def rule_for(module: nn.Module) -> Rule | None:
         return None
     for base in type(module).__mro__:
         rule = _RULES.get(base) or _NAMED.get(f"{base.__module__}.{base.__qualname__}")
-        if rule is not None:
+        if rule is not None and issubclass(base, nn.Module):
             return rule if type(module).forward is base.forward else None
     return None
