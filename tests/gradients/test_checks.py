@@ -15,6 +15,7 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, ReferenceEngine, check_model, supervised
 from inosgd.gradients.rules.chain import ChainGradients
 from inosgd.gradients.rules.forms import Bounds
+from inosgd.gradients.rules.recorder import READINGS
 from tests.gradients.gradient_oracle import assert_engine_exact, by_engine, squared_output, unseen_linear
 
 pytestmark = pytest.mark.usefixtures("sizes_unprobed")
@@ -35,6 +36,28 @@ class Around(nn.Module):
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.last(self.act(self, self.first(inputs)))
+
+
+class Moved(nn.Module):
+    """A linear layer that sees the examples in another dimension than the first."""
+
+    def __init__(self, dimension: int) -> None:
+        super().__init__()
+        self.layer, self.norm, self.dimension = nn.Linear(2, 3), nn.LayerNorm(3), dimension
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.norm(self.layer(inputs.movedim(0, self.dimension)))).movedim(self.dimension, 0)
+
+
+class Placed(nn.Module):
+    """Positions by an embedding, in a sum that they broadcast in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.places = nn.Linear(3, 3), nn.Embedding(4, 3)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.layer(inputs)[:, None] + self.places(torch.arange(4)))
 
 
 class OwnReLU(nn.ReLU):
@@ -120,18 +143,38 @@ class TestGradientsAreCompared:
 
     @pytest.mark.parametrize("count", [3, 4, 5])
     def test_examples_in_another_dimension(self, count):
-        """Also where the sequence is as long as the batch, so that no shape tells."""
-
-        class TimeFirst(nn.Module):
-            def __init__(self) -> None:
-                super().__init__()
-                self.layer = nn.Linear(2, 2)
-
-            def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-                return torch.tanh(self.layer(inputs.transpose(0, 1))).transpose(0, 1)
-
+        """The second is exact, the third refused; also where the batch is as long, so that no shape tells."""
+        by_engine(ENGINE, Moved(1).double(), normal(count, 4, 5, 2))
         with pytest.raises(InvalidArgumentError, match="dimension"):
-            by_engine(ENGINE, TimeFirst().double(), normal(count, 4, 2))
+            by_engine(ENGINE, Moved(2).double(), normal(count, 4, 5, 2))
+
+    @pytest.mark.parametrize("count", [3, 4, 5])
+    def test_examples_in_the_second_dimension_in_any_batch(self, count):
+        """Also in batches that are not compared, whose size is that of another dimension."""
+        model = Moved(1).double()
+        for size in (count, 4, 6, 4, 5, 4):
+            assert_engine_exact(model, normal(size, 4, 5, 2))
+
+    def test_the_control(self, monkeypatch):
+        """Without that reading, such a model is refused."""
+        monkeypatch.setattr("inosgd.gradients.checks.READINGS", READINGS[:2])
+        with pytest.raises(InvalidArgumentError, match="dimension"):
+            by_engine(ENGINE, Moved(1).double(), normal(4, 4, 5, 2))
+
+    def test_constants_with_as_many_rows_as_examples(self):
+        """Positions by an embedding: the same rows for all, in batches as large as a sequence is long or not."""
+        model = Placed().double()
+        for size in (4, 8, 5, 4, 12):
+            assert_engine_exact(model, normal(size, 3))
+
+    def test_a_model_whose_examples_do_not_pass_alone(self):
+        def act(model: nn.Module, z: torch.Tensor) -> torch.Tensor:
+            if len(z) == 1:
+                raise ValueError("Expected more than 1 value")
+            return z
+
+        with pytest.raises(InvalidArgumentError, match="do not pass without the others"):
+            by_engine(ENGINE, Around(act).double(), normal(5, 3))
 
     def test_first_batches_of_one_example_only_postpone_it(self):
         model = Around(lambda model, z: z - z.mean(0).detach() / 2).double()

@@ -755,7 +755,7 @@ class TestContributionsThatCancel:
         assert max(moved) >= 1e3
 
     def test_uses_of_one_layer(self):
-        uses = [Dense((torch.tensor([[first], [second]]),)) for first, second in ((1e11, 1.0), (-1e11, 0.0))]
+        uses = [Dense((torch.tensor([[first], [second]]),)) for first, second in ((1e20, 1.0), (-1e20, 0.0))]
         ones = torch.ones(2).double()
         (total,) = Summed(tuple(uses), 2).weighted_sum(ones, single=True)
         assert total.item() == 1.0, "the first example's uses cancel, and do nothing to the second's"

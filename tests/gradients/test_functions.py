@@ -288,7 +288,7 @@ class TestCheckpoints:
             first=nn.Linear(3, 4),
             inner=nn.Linear(4, 4),
         )
-        with pytest.raises(RuntimeError, match="use_reentrant=False"):
+        with pytest.raises(InvalidArgumentError, match="use_reentrant=False"):
             by_engine(ENGINE, model.double(), normal(5, 4, 3))
 
 
@@ -336,9 +336,11 @@ class TestRefused:
 
     def test_examples_in_another_dimension(self):
         model = Around(lambda m, x: torch.bmm(x.transpose(0, 1), m.w).transpose(0, 1), w=normal(4, 3, 3))
-        for count in (4, 5, 8):
-            with pytest.raises(InvalidArgumentError):
-                by_engine(ENGINE, model, normal(count, 4, 3))
+        for count in (4, 5, 8):  # examples are in the second dimension there, which values tell
+            assert_engine_exact(model, normal(count, 4, 3))
+        third = Around(lambda m, x: torch.bmm(x.movedim(0, 2), m.w).movedim(2, 0), w=normal(4, 5, 5))
+        with pytest.raises(InvalidArgumentError):
+            by_engine(ENGINE, third, normal(5, 4, 3))
 
     def test_a_row_of_the_parameter_for_each_example(self):
         """An embedding of examples by their place in the batch."""

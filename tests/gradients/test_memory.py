@@ -70,6 +70,12 @@ class TestLimit:
         tiny = by_engine(BookkeepingEngine(memory_limit=1), model, examples[:9])
         assert_close(tiny, by_engine(BookkeepingEngine(), model, examples[:9]), tolerance=1e-12)
 
+    def test_the_smallest_limit_takes_little_more_than_one_piece(self, model, examples, values_unchecked):
+        _, of_piece = live_bytes(BookkeepingEngine(), model, examples[:8])
+        _, used = live_bytes(BookkeepingEngine(memory_limit=1), model, examples)
+        _, whole = live_bytes(BookkeepingEngine(), model, examples)
+        assert used <= 4 * of_piece < whole, "the control: a piece is far from the whole batch"
+
     def test_more_memory_takes_more_examples(self, model, examples):
         task = Task.of(model, squared_output)
         sizes = [examples_that_fit(task, examples, limit) for limit in (10**5, 10**6, 10**7, 10**12)]

@@ -204,3 +204,100 @@ def test_a_row_that_many_places_look_up():
     exact = 6000 * Fraction(0.3) * Fraction(float(torch.tensor(0.1)))
     assert abs(Fraction(float(found[0, 0])) - exact) <= Fraction(2) ** -42 * exact
     assert not found[1].any()
+
+
+class TestPairBounds:
+    """Norms of sums of outer products, by the kernel: never below the exact ones, whatever the numbers."""
+
+    @tries(25)
+    @given(
+        count=st.integers(1, 4),
+        places=st.integers(1, 11),
+        widths=st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 20)),
+        scales=st.tuples(*[st.floats(-24, 18)] * 2),
+        biases=st.integers(0, 2),
+        dtype=st.sampled_from(TYPES),
+        cancelling=st.booleans(),
+    )
+    def test_they_are_at_least_the_norms_and_close(self, count, places, widths, scales, biases, dtype, cancelling):
+        if sums.kernel() is None:
+            pytest.skip("there is no compiler here")
+        d, *inputs = (normal(count, places, width, seed=seed, dtype=dtype) for seed, width in enumerate(widths))
+        if cancelling:
+            d = torch.cat([d, -d], 1)
+            inputs = [torch.cat([each, each], 1) for each in inputs]
+        d, inputs = d * 10.0 ** scales[0], [each * 10.0 ** scales[1] for each in inputs]
+        if dtype == torch.float32 and max(scales) > 15:
+            return  # squares may be infinite, which a test below is about
+        norms, magnitudes = sums.pair_bounds(d, inputs, biases)
+        seen = [each.double() for each in inputs] + [torch.ones(*d.shape[:2], 1).double()] * biases
+        exact = sum(torch.einsum("bto,bti->boi", d.double(), each).square().sum((1, 2)) for each in seen)
+        of_a = sum(each.square().sum(2) for each in seen)
+        lengths = (d.double().square().sum(2) * of_a).sqrt().sum(1).square()
+        assert (norms >= exact * (1 - 1e-14)).all()
+        assert (magnitudes >= lengths * (1 - 1e-14)).all()
+        kind = torch.finfo(dtype)
+        room = (sum(widths) + biases + 4 * places + 20) * kind.eps
+        tiny = kind.tiny * 1e4 * (1 + (d.double().abs().sum() + sum(each.abs().sum() for each in seen)) ** 2)
+        assert (norms <= exact + room * lengths + tiny).all()
+
+    def test_they_agree_with_those_of_torch(self):
+        d, a = normal(3, 9, 37), normal(3, 9, 21, seed=1)
+        by_torch = forms.pair_bounds(d @ d.mT, a @ a.mT + 1, 37, 22)
+        norms, magnitudes = sums.pair_bounds(d, [a], 1) or by_torch
+        assert torch.allclose(norms, by_torch.norms, rtol=1e-5)
+        assert torch.allclose(magnitudes, by_torch.magnitudes, rtol=1e-5)
+
+    @pytest.mark.parametrize("value", [float("inf"), float("nan"), 3e38])
+    def test_what_is_not_finite_is_not_measured_as_anything_else(self, value):
+        d, a = normal(3, 5, 6), normal(3, 5, 7, seed=1)
+        d[1, 4, 5] = value
+        found = forms.OuterProducts(d, (a,), 1).bounds().norms
+        assert torch.isfinite(found).tolist() == [True, False, True]
+
+    def test_an_example_has_the_same_bits_in_any_batch_and_layout(self):
+        d, a = normal(7, 13, 19), normal(7, 13, 33, seed=1)
+        whole = forms.OuterProducts(d, (a,), 1).bounds().norms
+        moved = forms.OuterProducts(d.transpose(0, 1).contiguous().transpose(0, 1), (a.mT.contiguous().mT,), 1)
+        assert torch.equal(moved.bounds().norms, whole)
+        for row in range(7):
+            one = forms.OuterProducts(d[row : row + 1], (a[row : row + 1],), 1)
+            assert torch.equal(one.bounds().norms, whole[row : row + 1])
+
+    def test_a_bound_without_room_is_too_small(self):
+        """The control: contributions that cancel leave nothing in the two matrices."""
+        half = normal(1, 40, 30) * 1e3
+        d, a = torch.cat([half, -half], 1), torch.cat([normal(1, 40, 20, seed=1)] * 2, 1)
+        d[0, 0, 0] += 1e-2
+        exact = torch.einsum("bto,bti->boi", d.double(), a.double()).square().sum()
+        plain = ((d @ d.mT) * (a @ a.mT)).sum().double()
+        assert abs(plain - exact) > 0.1 * exact
+        assert forms.OuterProducts(d, (a,)).bounds().norms[0] >= exact
+
+
+@tries(15)
+@given(
+    count=st.integers(1, 3),
+    channels=st.integers(1, 35),
+    size=st.tuples(st.integers(5, 9), st.integers(5, 9)),
+    kernel=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    stride=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    padding=st.tuples(st.integers(0, 2), st.integers(0, 2)),
+    last=st.booleans(),
+    dtype=st.sampled_from(TYPES),
+)
+def test_gradients_of_single_channels(count, channels, size, kernel, stride, padding, last, dtype):
+    """What a depthwise convolution's weight gets from every example, in both layouts of images."""
+    layout = torch.channels_last if last else torch.contiguous_format
+    inputs = normal(count, channels, *size, dtype=dtype).contiguous(memory_format=layout)
+    weight = normal(channels, 1, *kernel, seed=1, dtype=dtype).requires_grad_()
+    output = torch.nn.functional.conv2d(inputs, weight, None, stride, padding, 1, channels)
+    gradient = normal(*output.shape, seed=2, dtype=dtype).contiguous(memory_format=layout)
+    found = sums.channel_gradients(inputs, gradient, (kernel, stride, padding, (1, 1)))
+    if found is None:
+        pytest.skip("there is no compiler here")
+    for row in range(count):
+        one = torch.nn.functional.conv2d(inputs[row : row + 1], weight, None, stride, padding, 1, channels)
+        (wanted,) = torch.autograd.grad(one, weight, gradient[row : row + 1])
+        tolerance = 1e-4 if dtype == torch.float32 else 1e-11
+        assert torch.allclose(found[row].view(weight.shape), wanted, rtol=tolerance, atol=tolerance)

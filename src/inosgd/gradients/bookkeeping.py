@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -70,12 +70,11 @@ class BookkeepingEngine:
         checks = check_structure(task)
         size = self._size_of_pieces(task, examples)
         checks.values(task, examples, size)
-        task = replace(task, seen=checks.seen)
         try:
-            return self._recorded(task, examples, size)
+            return self._recorded(checks.known(task), examples, size)
         except UncheckedError:
             checks.values(task, examples, size, anew=True)
-            return self._recorded(task, examples, size)
+            return self._recorded(checks.known(task), examples, size)
 
     def _recorded(self, task: Task, examples: Examples, size: int | None) -> BatchGradients:
         task, rows = passing(task, examples, _measured, size)

@@ -13,8 +13,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
+from torch import nn, overrides
 from torch.nn.utils.rnn import PackedSequence
+from torch.utils import _pytree as pytree
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.rules import pooling
@@ -22,7 +23,7 @@ from inosgd.gradients.rules.chain import Chain, ChainRun
 from inosgd.gradients.rules.chain_kernel import kernel_run
 from inosgd.gradients.rules.recorder import Recorder, Watching
 from inosgd.gradients.rules.recurrent import packed_call
-from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, gradients_of, keeps_output, noted
+from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, examples_first, gradients_of, keeps_output, noted
 
 Forward = Callable[..., Any]
 StandIn = Callable[[Recorder, Forward], Forward]
@@ -52,7 +53,7 @@ def recorded_layer(path: str, module: nn.Module, rule: Rule) -> StandIn:
 
 def _recorded_layer(path: str, module: nn.Module, rule: Rule, recorder: Recorder, forward: Forward) -> Forward:
     def call(*arguments: Any, **keywords: Any) -> Any:
-        if recorder.watch is None or recorder.in_layer:
+        if recorder.watch is None or recorder.in_layer or recorder.quiet:
             output = forward(*arguments, **keywords)
         elif _carried(recorder.watch, arguments, keywords):
             return forward(*arguments, **keywords)  # whose functions are recorded
@@ -68,18 +69,22 @@ def _recorded_layer(path: str, module: nn.Module, rule: Rule, recorder: Recorder
             )
         kept = [leaf for leaf in (*arguments, *keywords.values()) if isinstance(leaf, torch.Tensor)]
         if not output.requires_grad:
+            if recorder.watch is not None and (recorder.quiet or any(map(recorder.watch.is_of_batch, kept))):
+                recorder.watch.follow([output])
             return output
         if recorder.is_shared(output):
             recorder.folds.append((path, 0))
             output, arguments, keywords = recorder.per_example((output, arguments, keywords))
-        places, own = recorder.places(output, path), tuple(module._parameters.values())
+        flipped, own = recorder.flipped(output), tuple(module._parameters.values())
+        places = recorder.places(output, path, int(flipped))
         shown, note = output.detach() if keeps_output(rule) else None, noted(rule, output)
 
         def parts(gradient: torch.Tensor) -> Gradients:
             _check_own(path, own, module)
-            return gradients_of(rule, LayerCall(module, arguments, keywords, shown, gradient, note, places))
+            call = LayerCall(module, arguments, keywords, shown, gradient, note, places)
+            return gradients_of(rule, examples_first(call) if flipped else call)
 
-        recorder.add([output], parts, kept, path, by_example=True)
+        recorder.add([output], parts, kept, path, example_dim=int(flipped), by_example=True)
         return output
 
     return call
@@ -109,13 +114,56 @@ def _constant(
     A layer that had none in one batch has none in another, whatever its shape is there.
     """
     watch, given = recorder.watch, (*arguments, *keywords.values())
-    if watch is None or not isinstance(output, torch.Tensor) or recorder.is_shared(output):
+    constants = recorder.reading.constants
+    if watch is None or not isinstance(output, torch.Tensor) or (recorder.is_shared(output) and not constants):
         return False
     if any(isinstance(leaf, torch.Tensor) and watch.is_of_batch(leaf) for leaf in given):
         return False
-    if output.dim() == 0 or len(output) % recorder.count:
+    if constants or output.dim() == 0 or len(output) % recorder.count:
         recorder.constant.add(path)
     return path in recorder.constant
+
+
+def surveyed(index: int, called: set[int], loud: set[int]) -> StandIn:
+    """A module that notes whether the watch had anything to do inside, or anything leaves without a gradient."""
+
+    def stand_in(recorder: Recorder, forward: Forward) -> Forward:
+        def call(*arguments: Any, **keywords: Any) -> Any:
+            before = recorder.watch.events if recorder.watch is not None else 0
+            output = forward(*arguments, **keywords)
+            called.add(index)
+            found = [leaf for leaf in pytree.tree_leaves(output) if isinstance(leaf, torch.Tensor)]
+            if (
+                recorder.watch is None
+                or recorder.watch.events > before
+                or not all(leaf.requires_grad for leaf in found)
+            ):
+                loud.add(index)
+            return output
+
+        return call
+
+    return stand_in
+
+
+def quiet_module(recorder: Recorder, forward: Forward) -> Forward:
+    """A module inside which nothing is watched, which saves a call of Python for every function of torch.
+
+    A parameter that it uses past its layers all the same is found by `inosgd.gradients.coverage`. What leaves without a
+    gradient counts as of the batch, which is exact or refused, whatever it is.
+    """
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        mode: Any = overrides._get_current_function_mode()  # type: ignore[no-untyped-call]
+        if recorder.watch is None or mode is not recorder.watch:
+            return forward(*arguments, **keywords)
+        with overrides._pop_mode_temporarily(), recorder.unwatched():
+            output = forward(*arguments, **keywords)
+        leaves = pytree.tree_leaves(output)
+        recorder.watch.follow([leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not leaf.requires_grad])
+        return output
+
+    return call
 
 
 def recurrent_layer(module: nn.RNNBase) -> StandIn:
@@ -146,7 +194,10 @@ def _chain(module: nn.Sequential, path: str) -> StandIn | None:
 def _chained(chain: Chain, module: nn.Sequential, recorder: Recorder, forward: Forward) -> Forward:
     def call(inputs: Any) -> Any:
         suits = chain.suits(inputs) and chain.has_parameters_of(module)
-        if suits and not (recorder.watch and _carried(recorder.watch, [inputs], {})):
+        watch = None if recorder.quiet else recorder.watch
+        if suits and not (watch and _carried(watch, [inputs], {})):
+            if recorder.reading.constants and watch and not watch.is_of_batch(inputs):
+                return forward(inputs)
             if recorder.is_shared(inputs):
                 recorder.folds.append((chain.where, 0))
                 inputs = recorder.per_example(inputs)

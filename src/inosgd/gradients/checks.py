@@ -6,7 +6,7 @@ state, and is checked like a new one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
 import torch
@@ -18,6 +18,7 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.engine import ExampleLosses, Examples, count_examples
 from inosgd.gradients.inplace import can_run_out_of_place, overwrites
 from inosgd.gradients.recording import Seen, Task, take
+from inosgd.gradients.rules.recorder import READINGS, LayoutError, Reading
 from inosgd.gradients.values import check_values
 
 State = tuple[object, ...]
@@ -46,6 +47,7 @@ class Checks:
         largest: How many examples the largest batch had whose values were checked.
         waiting: Whether values are to be checked as soon as a batch allows it.
         seen: What the batches had that were checked.
+        reading: Where examples are taken to be: the first of `READINGS` by which a batch passed its check.
     """
 
     recorded: bool
@@ -53,6 +55,7 @@ class Checks:
     largest: int = 0
     waiting: bool = True
     seen: Seen = field(default_factory=Seen)
+    reading: Reading = READINGS[0]
 
     def values(self, task: Task, examples: Examples, size: int | None = None, *, anew: bool = False) -> None:
         """Check the values of a batch, of which ``size`` examples pass at once, if it is its turn.
@@ -74,8 +77,28 @@ class Checks:
         rows = torch.arange(max(count, _FEWEST), device="cpu") % count_examples(examples)
         piece = take(examples, rows)
         self.waiting = True  # also if the next line raises
-        if check_values(task, piece, recorded=self.recorded, perturbed=larger, seed=self.batches, seen=self.seen):
+        if self._told(task, piece, larger):
             self.largest, self.waiting = max(self.largest, count), False
+
+    def known(self, task: Task) -> Task:
+        """The task with what checks have found out about it."""
+        return replace(task, seen=self.seen, reading=self.reading, quiet=self.seen.quiet)
+
+    def _told(self, task: Task, piece: Examples, larger: bool) -> bool:
+        """Whether values could be compared: by the reading that was found, or by the first that passes."""
+        refusals: list[LayoutError] = []
+        for reading in (self.reading,) if self.largest else READINGS:
+            given = replace(task, reading=reading)
+            try:
+                told = check_values(
+                    given, piece, recorded=self.recorded, perturbed=larger, seed=self.batches, seen=self.seen
+                )
+            except LayoutError as error:
+                refusals.append(error)
+            else:
+                self.reading = reading
+                return told
+        raise refusals[0]
 
 
 _checks: WeakKeyDictionary[nn.Module, WeakKeyDictionary[ExampleLosses, dict[State, Checks]]] = WeakKeyDictionary()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,16 @@ from torch.utils import _pytree as pytree
 from inosgd import _validate
 from inosgd._arrays import FloatArray
 from inosgd.errors import InvalidArgumentError
-from inosgd.gradients.calls import StandIn, quicker, recorded_layer, recurrent_layer, standing_in
+from inosgd.gradients.allocator import new_doubles
+from inosgd.gradients.calls import (
+    StandIn,
+    quicker,
+    quiet_module,
+    recorded_layer,
+    recurrent_layer,
+    standing_in,
+    surveyed,
+)
 from inosgd.gradients.coverage import uncovered
 from inosgd.gradients.engine import (
     ExampleLosses,
@@ -36,7 +45,7 @@ from inosgd.gradients.rules.chain_kernel import KernelGradients
 from inosgd.gradients.rules.forms import Bounds, Form, Summed, added, by_parameter
 from inosgd.gradients.rules.functions import RECORDED, Watch, tensors_in
 from inosgd.gradients.rules.linear import by_columns
-from inosgd.gradients.rules.recorder import Record, Recorder, Rehearsal
+from inosgd.gradients.rules.recorder import READINGS, Reading, Record, Recorder, Rehearsal
 from inosgd.gradients.rules.rule import Gradients, rule_for
 from inosgd.gradients.written import Table, tables_of, unwritten
 from inosgd.rounding import CANCELLATION, ROUNDOFFS
@@ -57,6 +66,7 @@ class Seen:
         calls: See `Recorder`.
         functions: Whether parameters were used outside of layers with rules.
         constant: See `Recorder`.
+        quiet: Which of the task's modules nothing is watched in.
         anything: Whether batches may have anything else too, because their numbers are used for nothing.
     """
 
@@ -64,8 +74,12 @@ class Seen:
     calls: set[tuple[str, int]] = field(default_factory=set)
     functions: bool = False
     constant: set[str] = field(default_factory=set)
+    quiet: frozenset[int] = frozenset()
     anything: bool = False
 
+
+_SMALL_ERROR = 2.0**-16
+"""From which error of a sum on what underflows is nothing beside it."""
 
 _UNDERFLOW = 1e-150
 """What may be left of a norm whose square is below the smallest float64."""
@@ -88,6 +102,8 @@ class Task:
         watched: Whether some of the parameters are not those of a layer with a rule, so that functions are watched.
         seen: What checked batches had; None while one is checked, where anything may be.
         by_columns: Whether linear maps have the places of a batch in their columns; see `inosgd.gradients.invariance`.
+        reading: Where examples are taken to be.
+        quiet: See `Seen`.
     """
 
     model: nn.Module
@@ -101,6 +117,8 @@ class Task:
     watched: bool = False
     seen: Seen | None = None
     by_columns: bool = False
+    reading: Reading = READINGS[0]
+    quiet: frozenset[int] = frozenset()
 
     @classmethod
     def of(cls, model: nn.Module, losses: ExampleLosses) -> Task:
@@ -212,23 +230,26 @@ class Page:
     def weighted_sum(self, coefficients: FloatArray, error: float = 0.0) -> torch.Tensor:
         """See `BatchGradients.weighted_sum`. Next to gradients that are not finite, 0 must not be multiplied.
 
-        Coefficients are scaled by a power of two to where ``error`` is about 1: then what the products lose below the
-        smallest normal number, 2^-126 times numbers that are no larger than 2^64, is nothing beside it.
+        What products lose below the smallest normal number is 2^-126 times numbers that are no larger than 2^64, for at
+        most 2^20 places and 2^16 rows of a weight in all 2^20 2^8 2^-62 = 2^-34: nothing beside an ``error`` of 2^-16
+        or more. Where it is smaller, coefficients are scaled by a power of two to where it is about 1.
         """
         _validate.same_length(coefficients=coefficients, losses=self.losses[: self.count])
         if len(self.losses) > self.count:
             coefficients = np.append(coefficients, np.zeros(len(self.losses) - self.count))
         single = self._single_will_do(coefficients, error)
-        unit = 2.0 ** np.frexp(error)[1] if single and error else 1.0
+        unit = 2.0 ** np.frexp(error)[1] if single and 0 < error < _SMALL_ERROR else 1.0
         scales = torch.from_numpy(coefficients / unit).to(self.losses.device)
         by_kernel, places = self._all_by_kernel() if single else (None, 1)
         if by_kernel is not None:
-            return by_kernel.flat_sum(scales if places == 1 else scales.repeat_interleave(places)) * unit
+            total = by_kernel.flat_sum(scales if places == 1 else scales.repeat_interleave(places))
+            return total if unit == 1.0 else total * unit
         forms = list(self.forms.values())
         if not np.isfinite(self.norms).all():
             rows = torch.from_numpy(np.flatnonzero(coefficients)).to(scales.device)
             forms, scales = [form.select(rows) for form in forms], scales[rows]
-        return self._flat(forms, scales, single) * unit
+        total = self._flat(forms, scales, single)
+        return total if unit == 1.0 else total.mul_(unit)
 
     def _single_will_do(self, coefficients: FloatArray, error: float) -> bool:
         """Whether a sum in the type of the model is in error by at most ``error``; see `inosgd.rounding`."""
@@ -239,11 +260,22 @@ class Page:
         return 1e-12 < error < 1e12 and ROUNDOFFS * torch.finfo(dtype).eps / 2 * magnitude <= 0.99 * error
 
     def _flat(self, forms: Sequence[Form], coefficients: torch.Tensor, single: bool) -> torch.Tensor:
-        sums: dict[int, torch.Tensor] = {}
+        sizes = [parameter.numel() for parameter in self.parameters]
+        total = new_doubles(sum(sizes), self.losses)
+        pairs = zip(self.parameters, total.split_with_sizes(sizes), strict=True)
+        places = {id(parameter): part.view(parameter.shape) for parameter, part in pairs}
         for parameters, form in zip(self.forms, forms, strict=True):
+            targets = [places.pop(id(parameter)) for parameter in parameters if id(parameter) in places]
+            if hasattr(form, "sum_into") and len(targets) == len(parameters):
+                form.sum_into(targets, coefficients, single=single)
+                continue
             parts = form.weighted_sum(coefficients, single=single)
-            sums.update({id(parameter): part for parameter, part in zip(parameters, parts, strict=True)})
-        return flatten([sums.get(id(parameter)) for parameter in self.parameters], self.parameters)
+            wanted = [part for parameter, part in zip(parameters, parts, strict=True) if parameter.requires_grad]
+            for target, part in zip(targets, wanted, strict=True):
+                target.copy_(part)
+        for nothing in places.values():
+            nothing.zero_()
+        return total
 
     def _all_by_kernel(self) -> tuple[KernelGradients | None, int]:
         """The gradients of all the parameters, in their order, if the kernel has them; and the rows of an example."""
@@ -262,7 +294,7 @@ def record_pass(task: Task, examples: Examples, rows: int = 0) -> Page:
         return Page(tuple(task.parameters.values()), nothing, {}, np.zeros(0), np.zeros(0), 0)
     if rows > count:
         examples = take(examples, torch.arange(rows, device="cpu").clamp_max(count - 1))
-    recorder = Recorder(max(rows, count), task.functions)
+    recorder = Recorder(max(rows, count), task.functions, task.reading)
     losses = forward(task, examples, recorder)
     if task.seen is not None and not task.seen.anything:
         _check_seen(task, task.seen, losses, recorder)
@@ -277,12 +309,13 @@ def take(examples: Examples, rows: torch.Tensor) -> Examples:
 def forward(task: Task, examples: Examples, recorder: Recorder) -> torch.Tensor:
     """The losses of a batch, with everything noted that the gradients need."""
     functions = _functions(task, examples, recorder)
+    quiet = [(task.modules[index], quiet_module) for index in task.quiet] if recorder.watch is not None else []
     columns = _LinearByColumns() if task.by_columns else nullcontext()
     with (
         torch.enable_grad(),
         unwritten(task.model, task.tables),
         out_of_place(task.inplace),
-        standing_in(task.stand_ins, recorder),
+        standing_in((*task.stand_ins, *quiet), recorder),
         columns,
         functions,
     ):
@@ -290,6 +323,28 @@ def forward(task: Task, examples: Examples, recorder: Recorder) -> torch.Tensor:
     for record in recorder.records:
         record.check_unchanged()
     return losses
+
+
+def quiet_modules(task: Task, examples: Examples) -> frozenset[int]:
+    """The outermost modules inside which no function of a parameter has to be seen, by a pass that watches all of them.
+
+    Only modules with others inside are worth it, and only those that return nothing without a gradient.
+    """
+    called: set[int] = set()
+    loud: set[int] = set()
+    places = {module: index for index, module in enumerate(task.modules)}
+    survey = [(module, surveyed(index, called, loud)) for module, index in places.items() if module._modules]
+    recorder = Recorder(count_examples(examples), task.functions, task.reading)
+    forward(replace(task, stand_ins=(*task.stand_ins, *survey), seen=None, quiet=frozenset()), examples, recorder)
+    found: set[int] = set()
+    waiting = [task.model]
+    while waiting:
+        module = waiting.pop()
+        if places[module] in called - loud:
+            found.add(places[module])
+        else:
+            waiting += [child for child in module._modules.values() if child is not None]
+    return frozenset(found)
 
 
 class UncheckedError(InvalidArgumentError):
@@ -348,7 +403,7 @@ def read_page(task: Task, losses: torch.Tensor, recorder: Recorder, count: int) 
     """The backward pass, and the rules of all records; the first ``count`` losses are of examples."""
     records = recorder.records
     again = recorder.watch is not None or task.functions
-    rehearsal = Rehearsal(recorder.count, task.functions)
+    rehearsal = Rehearsal(recorder.count, task.functions, task.reading)
     with _functions(task, (), rehearsal) if again else nullcontext():
         gradients = _output_gradients(losses, records)
     with torch.no_grad(), out_of_place(task.inplace):  # rules may call modules again

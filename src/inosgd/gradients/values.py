@@ -17,8 +17,8 @@ from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.gradients.draws import HeldDraws
 from inosgd.gradients.engine import Examples, check_losses, count_examples
 from inosgd.gradients.inplace import out_of_place
-from inosgd.gradients.recording import Folds, Seen, Task, flatten, forward, record_pass
-from inosgd.gradients.rules.recorder import Recorder
+from inosgd.gradients.recording import Folds, Seen, Task, flatten, forward, quiet_modules, record_pass
+from inosgd.gradients.rules.recorder import LayoutError, Recorder
 from inosgd.gradients.written import same_contents
 
 _MANY_ALONE, _FEW_ALONE = (32, 8), (8, 2)
@@ -79,7 +79,8 @@ def check_values(task: Task, examples: Examples, *, recorded: bool, perturbed: b
     with torch.random.fork_rng(devices=devices), same_contents(task.model):
         comparison = _Comparison(task, examples, recorded, _MANY_ALONE if perturbed else _FEW_ALONE, seed)
         with draws:
-            first = comparison.whole()
+            comparison = comparison.surveyed()
+            first = comparison.first()
         with draws if draws.asked else nullcontext():  # without draws, its time is saved
             try:
                 told = comparison.run(first)
@@ -94,6 +95,7 @@ def check_values(task: Task, examples: Examples, *, recorded: bool, perturbed: b
     seen.calls |= first.calls
     seen.functions |= first.functions
     seen.constant |= first.constant
+    seen.quiet = comparison.task.quiet
     return told
 
 
@@ -152,6 +154,41 @@ class _Comparison:
     recorded: bool
     alone: tuple[int, int]
     seed: int
+
+    def surveyed(self) -> _Comparison:
+        """The same, with modules quiet that can be; without, if the model fails, as the first pass then tells."""
+        if not self.recorded:
+            return self
+        try:
+            return replace(self, task=replace(self.task, quiet=quiet_modules(self.task, self.examples)))
+        except Exception:
+            return self
+
+    def first(self) -> _Whole:
+        """The first pass, in which a model may fail that does not fail by itself."""
+        try:
+            return self.whole()
+        except (InosgdError, TypeError, AttributeError):
+            raise
+        except Exception as error:
+            if not self._passes_by_itself():
+                raise
+            if "use_reentrant" in str(error):
+                raise InvalidArgumentError(
+                    "model: a checkpoint with use_reentrant=True allows no gradients of outputs; set it to False"
+                ) from error
+            raise LayoutError(
+                f"model: it fails where its layers are recorded and not by itself ({type(error).__name__}: {error}): "
+                "it asks for other shapes or types than those of its examples; change that, or use ReferenceEngine"
+            ) from error
+
+    def _passes_by_itself(self) -> bool:
+        try:
+            with torch.enable_grad():
+                _plain(self.task, pytree.tree_map_only(torch.Tensor, torch.Tensor.clone, self.examples))
+        except Exception:
+            return False
+        return True
 
     def run(self, whole: _Whole) -> bool:
         """Compare losses, sums and norms; False if too few of them are finite.
@@ -252,7 +289,7 @@ class _Comparison:
     def _losses(self) -> FloatArray:
         """The losses of a pass as training does it."""
         if self.recorded:
-            recorder = Recorder(count_examples(self.examples), self.task.functions)
+            recorder = Recorder(count_examples(self.examples), self.task.functions, self.task.reading)
             return _array(forward(self.task, self.examples, recorder))
         with torch.no_grad():
             return _array(_plain(self.task, self.examples))
@@ -276,7 +313,7 @@ class _Comparison:
         total = flatten([None] * len(parameters), parameters)
         for rows in _halves(np.flatnonzero(usable), self.seed):
             with torch.set_grad_enabled(self.recorded):
-                losses = _plain(self.task, _take(self.examples, rows))
+                losses = self._part(rows)
                 self._check_losses(rows, whole, losses, allowed)
             if self.recorded:
                 scales = torch.from_numpy(whole.coefficients[rows]).to(losses)
@@ -292,12 +329,24 @@ class _Comparison:
         for place, row in enumerate(_sample(whole.losses, usable, self.alone[0])):
             with_gradient = self.recorded and usable[row] and place < self.alone[1]
             with torch.set_grad_enabled(bool(with_gradient)):
-                losses = _plain(self.task, _take(self.examples, np.array([row])))
+                losses = self._part(np.array([row]))
                 self._check_losses(np.array([row]), whole, losses, allowed)
             if with_gradient:
                 parts = _derivatives(losses, parameters, torch.ones_like(losses))
                 norm = float(torch.stack([part.double().norm() for part in parts]).norm())
                 _check_norm(norm, whole.norms[row], 2 * whole.norms[row] - lowest[row])
+
+    def _part(self, rows: IntArray) -> torch.Tensor:
+        """The losses of some examples of the batch."""
+        try:
+            return _plain(self.task, _take(self.examples, rows))
+        except InosgdError:
+            raise
+        except Exception as error:
+            raise InvalidArgumentError(
+                f"model: {len(rows)} of {count_examples(self.examples)} examples that pass together do not pass "
+                f"without the others ({type(error).__name__}: {error}); every example has to pass alone"
+            ) from error
 
     def _check_losses(self, rows: IntArray, whole: _Whole, given: torch.Tensor, allowed: FloatArray) -> None:
         if _agree(whole.losses[rows], _array(given), allowed[rows]).all():
@@ -317,7 +366,7 @@ class _Comparison:
             change = max((float((other - given).norm()) for other in others), default=0.0)
             allowed = 4 * change + _ROUNDINGS * self._roundoff * size
             if not (given - wanted).norm() <= allowed:
-                raise InvalidArgumentError(
+                raise LayoutError(
                     f"parameter {name!r}: its per-example gradient is not what autograd gives; the parameter is used "
                     "outside a call of its module, or the examples are mixed or not in the first dimension: change "
                     "that, or use ReferenceEngine"
@@ -326,7 +375,7 @@ class _Comparison:
 
 def _check_norm(norm: float, measured: float, highest: float) -> None:
     if not norm <= highest:
-        raise InvalidArgumentError(
+        raise LayoutError(
             f"the engine takes an example's gradient of norm {norm:g} for one of norm {measured:g}: it would be "
             "clipped too little; use ReferenceEngine"
         )

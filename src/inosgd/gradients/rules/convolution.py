@@ -25,6 +25,7 @@ from inosgd.gradients.rules.forms import (
     Dense,
     Form,
     Rows,
+    affine,
     apart,
     held_bounds,
     pair_bounds,
@@ -33,7 +34,7 @@ from inosgd.gradients.rules.forms import (
     sum_rows,
 )
 from inosgd.gradients.rules.rule import Gradients, LayerCall, reads_places, register_rule
-from inosgd.gradients.rules.sums import Operand, outer_sums, places_of
+from inosgd.gradients.rules.sums import Operand, channel_gradients, outer_sums, places_of
 
 CHUNK_ELEMENTS = 1 << 19
 """How many numbers are unfolded, or in a Gram matrix, at once: few enough to stay in the processor's cache."""
@@ -69,12 +70,63 @@ def convolution_rule(call: LayerCall) -> Gradients:
         inputs, outputs, geometry = _stacked(inputs, outputs, geometry, call.places)
     gradients: dict[tuple[nn.Parameter, ...], Form] = {}
     if call.trains("weight"):
-        form = Convolved(inputs, outputs, geometry, _prefers_gram(inputs, outputs, geometry))
-        held = geometry.groups > 1 or (not form.gram and outputs.shape[2] * outputs.shape[3] >= HELD_PIXELS)
-        gradients[(call.module.weight,)] = form.by_kernel_row() if held else form
+        gradients[(call.module.weight,)] = _weight_gradients(inputs, outputs, geometry)
     if call.trains("bias"):
         gradients[(call.module.bias,)] = Dense((outputs.sum((2, 3)),))
     return gradients
+
+
+def _weight_gradients(inputs: torch.Tensor, outputs: torch.Tensor, geometry: Geometry) -> Form:
+    if geometry.groups > 1 and geometry.groups == inputs.shape[1] == outputs.shape[1]:
+        by_kernel = channel_gradients(
+            inputs, outputs, (geometry.kernel, geometry.stride, geometry.padding, geometry.dilation)
+        )
+        if by_kernel is not None:
+            return Dense((by_kernel.view(len(by_kernel), *geometry.weight),))
+    if geometry.groups == 1 and math.prod(geometry.kernel) > 1 and _sees_patches(geometry):
+        return _patches(inputs, outputs, geometry)
+    form = Convolved(inputs, outputs, geometry, _prefers_gram(inputs, outputs, geometry))
+    held = geometry.groups > 1 or (not form.gram and outputs.shape[2] * outputs.shape[3] >= HELD_PIXELS)
+    return form.by_kernel_row() if held else form
+
+
+def _sees_patches(shape: Geometry) -> bool:
+    """Whether every input pixel is seen once: the stride is the kernel, as where images are cut into patches."""
+    return shape.kernel == shape.stride and shape.padding == (0, 0) and shape.dilation == (1, 1)
+
+
+def _patches(inputs: torch.Tensor, outputs: torch.Tensor, shape: Geometry) -> Form:
+    """A linear map of the patches: what output pixel y sees is a vector of its own."""
+    (down, across), (height, width) = shape.kernel, outputs.shape[2:]
+    seen = inputs[:, :, : height * down, : width * across]
+    split = seen.reshape(*seen.shape[:2], height, down, width, across)
+    patches = split.permute(0, 2, 4, 1, 3, 5).reshape(len(inputs), height * width, -1)
+    form = affine(outputs.flatten(2).mT.contiguous(), [patches], 0)
+    return Reshaped(form, shape.weight)
+
+
+@dataclass(frozen=True, eq=False)
+class Reshaped:
+    """Gradients of one parameter that has another shape than the form knows."""
+
+    form: Form
+    shape: tuple[int, ...]
+
+    def bounds(self) -> Bounds:
+        """The same."""
+        return self.form.bounds()
+
+    def weighted_sum(self, coefficients: torch.Tensor, *, single: bool) -> Sequence[torch.Tensor]:
+        """The same, in the parameter's shape."""
+        return [part.view(self.shape) for part in self.form.weighted_sum(coefficients, single=single)]
+
+    def materialise(self) -> Sequence[torch.Tensor]:
+        """The same, in the parameter's shape."""
+        return [part.reshape(len(part), *self.shape) for part in self.form.materialise()]
+
+    def select(self, rows: Rows) -> Reshaped:
+        """Some examples."""
+        return Reshaped(self.form.select(rows), self.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,15 +180,23 @@ class Convolved:
 
     def weighted_sum(self, coefficients: torch.Tensor, *, single: bool) -> Sequence[torch.Tensor]:
         """sum_i c_i sum_y d_y a_y^T over the output pixels of all examples, read where they are."""
+        total = self.outputs.new_empty(self.geometry.weight, dtype=torch.float64)
+        self.sum_into([total], coefficients, single=single)
+        return [total]
+
+    def sum_into(self, targets: Sequence[torch.Tensor], coefficients: torch.Tensor, *, single: bool) -> None:
+        """The same, written where it belongs."""
         shape, outputs = self.geometry, self.outputs
         inputs = self._padded_channels_last()
         pixels = (len(outputs), *outputs.shape[2:])
         example, down, right, channel = inputs.stride()
+        offsets = math.prod(shape.kernel)
         steps = (shape.dilation[0] * down, shape.dilation[1] * right, channel)
         seen = Operand(
             inputs,
             places_of(pixels, (example, shape.stride[0] * down, shape.stride[1] * right)),
             places_of((*shape.kernel, inputs.shape[3]), steps),
+            None if offsets == 1 else places_of((*shape.kernel, inputs.shape[3]), (shape.kernel[1], 1, offsets)),
         )
         filters = Operand(
             outputs,
@@ -144,9 +204,7 @@ class Convolved:
             places_of((outputs.shape[1],), (outputs.stride(1),)),
         )
         scales = coefficients.repeat_interleave(pixels[1] * pixels[2])
-        (total,) = outer_sums(filters, [seen], scales, single=single)
-        by_pixel = total.view(len(total), *shape.kernel, inputs.shape[3])
-        return [by_pixel.permute(0, 3, 1, 2).reshape(shape.weight)]
+        outer_sums(filters, [seen], scales, single=single, into=[targets[0].view(len(targets[0]), -1)])
 
     def _padded_channels_last(self) -> torch.Tensor:
         """The padded input as (examples, height, width, channels): what a row of the kernel sees is adjacent in it."""

@@ -24,6 +24,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 
+from inosgd.gradients.rules import sums
 from inosgd.gradients.rules.sums import Operand, lookup_sum, outer_sums, row_sum, squared_pixels, squared_rows
 
 CHUNK_ELEMENTS = 1 << 22
@@ -65,6 +66,8 @@ class Form(Protocol):
 
     def materialise(self) -> Sequence[torch.Tensor]:
         """The gradients themselves, one tensor per parameter with the examples in its first dimension."""
+
+    # A form may have sum_into(targets, coefficients, *, single) beside weighted_sum, which writes where sums belong.
 
     def select(self, rows: Rows) -> Form:
         """The same for the examples in ``rows`` alone."""
@@ -152,16 +155,30 @@ class OuterProducts:
         if self.outputs.dim() == 2:
             norms = squares(self.outputs) * sum_tensors([squares(each) for each in self.inputs], self.biases)
             return Bounds(norms, norms)
+        by_kernel = sums.pair_bounds(self.outputs, self.inputs, self.biases)
+        if by_kernel is not None:
+            return Bounds(*by_kernel)
         gram = sum_tensors([each @ each.mT for each in self.inputs], self.biases)
         terms = self.outputs.shape[2], sum(each.shape[2] for each in self.inputs) + self.biases
         return pair_bounds(self.outputs @ self.outputs.mT, gram, *terms)
 
     def weighted_sum(self, coefficients: torch.Tensor, *, single: bool) -> Sequence[torch.Tensor]:
         """sum_i c_i sum_t d_t a_t^T over the places of all examples, read where they are."""
+        found = self._sums(coefficients, single, None)
+        return [*found, *found[-1:] * (self.biases - 1)] if self.biases else found
+
+    def sum_into(self, targets: Sequence[torch.Tensor], coefficients: torch.Tensor, *, single: bool) -> None:
+        """The same, into contiguous float64 tensors of the shapes of the parameters."""
+        self._sums(coefficients, single, targets[: len(self.inputs) + (self.biases > 0)])
+        for other in targets[len(self.inputs) + 1 :]:
+            other.copy_(targets[len(self.inputs)])
+
+    def _sums(
+        self, coefficients: torch.Tensor, single: bool, into: Sequence[torch.Tensor] | None
+    ) -> list[torch.Tensor]:
         places = self.outputs.shape[1] if self.outputs.dim() == 3 else 1
         scales, inputs = coefficients.repeat_interleave(places), [Operand.of(each) for each in self.inputs]
-        sums = outer_sums(Operand.of(self.outputs), inputs, scales, biased=self.biases > 0, single=single)
-        return [*sums, *sums[-1:] * (self.biases - 1)] if self.biases else sums
+        return outer_sums(Operand.of(self.outputs), inputs, scales, biased=self.biases > 0, single=single, into=into)
 
     def materialise(self) -> Sequence[torch.Tensor]:
         """sum_t d_t a_t^T for every example."""

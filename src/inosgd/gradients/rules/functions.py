@@ -35,12 +35,12 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.rules.attention import ATTENTION, recorded_attention
 from inosgd.gradients.rules.convolution import convolution_rule
 from inosgd.gradients.rules.embedding import embedding_rule
-from inosgd.gradients.rules.forms import Dense, Form, affine, apart
-from inosgd.gradients.rules.linear import linear_rule
+from inosgd.gradients.rules.forms import Dense, Form, apart
+from inosgd.gradients.rules.linear import linear_rule, product_rule
 from inosgd.gradients.rules.normalization import group_norm_rule, layer_norm_rule, rms_norm_rule
-from inosgd.gradients.rules.recorder import Recorder
+from inosgd.gradients.rules.recorder import LayoutError, Recorder
 from inosgd.gradients.rules.recurrent import CELLS, recorded_recurrence
-from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, gradients_of, reads_places
+from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, examples_first, gradients_of
 
 _BROADCAST = frozenset(
     f"{prefix}{name}{suffix}"
@@ -51,6 +51,14 @@ _BROADCAST = frozenset(
 
 _EXPANSIONS = frozenset({"expand", "expand_as", "broadcast_to", "repeat"})
 """Names of functions that make rows out of one."""
+
+
+_QUESTIONS = frozenset(
+    [getattr(torch.Tensor, name).__get__ for name in ("shape", "dtype", "device", "ndim", "requires_grad", "is_leaf")]
+    + [getattr(torch.Tensor, name) for name in ("size", "dim", "numel", "stride", "__len__", "is_floating_point")]
+    + [torch.is_floating_point, torch.is_tensor, torch.Tensor.is_contiguous, torch.Tensor.data_ptr]
+)
+"""Functions that say something about a tensor and return none."""
 
 
 class Carried(NamedTuple):
@@ -86,31 +94,37 @@ class Watch(TorchFunctionMode):
 
     Attributes:
         used: Whether a parameter was used outside a layer with a rule, so far.
+        events: How often something was done about a function, so far.
     """
 
     def __init__(self, recorder: Recorder, names: Mapping[int, str], examples: Iterable[torch.Tensor]) -> None:
         super().__init__()
         self.used = False
+        self.events = 0
         self._recorder: Recorder = weakref.proxy(recorder)  # which has this: memory is free as soon as a pass is over
         self._names = names
         self._carried: dict[int, Carried] = {}
         self._of_batch: dict[int, weakref.ref[torch.Tensor]] = {}
-        self._mark(examples)
+        self.follow(examples)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        given = list(tensors_in(args, kwargs))
-        known = [tensor for tensor in given if self.is_of_batch(tensor)]
-        recording = torch.is_grad_enabled() and not self._recorder.in_layer
+        recorded, recording = RECORDED.get(func), torch.is_grad_enabled()
+        if func in _QUESTIONS or (recording and recorded is None and self._recorder.in_layer):
+            return func(*args, **kwargs)  # what a layer with a rule returns has a gradient, which tells what it is
+        given = tensors_in(args, kwargs)
+        known = any(map(self.is_of_batch, given))
         used = [each for each in map(self.carried, given) if each is not None] if recording else []
-        if func in RECORDED and any(map(self._recorder.records_functions_of, given)):
-            result = RECORDED[func](self._recorder, args, kwargs)
-        elif not used:
+        if recorded is not None and any(map(self._recorder.records_functions_of, given)):
+            self.events += 1
+            result = recorded(self._recorder, args, kwargs)
+        elif not used or self._recorder.in_layer:
             result = func(*args, **kwargs)
         elif known:
             self.used = True
+            self.events += 1
             versions = [each.tensor._version for each in used]
             result = self._met(func, args, kwargs, used)
             for each, version in zip(used, versions, strict=True):
@@ -122,7 +136,7 @@ class Watch(TorchFunctionMode):
         else:
             return self._carry(func, args, kwargs, used)
         if known or used:
-            self._mark(tensors_in((result,), {}))
+            self.follow(tensors_in((result,), {}))
         return result
 
     def carried(self, tensor: torch.Tensor) -> Carried | None:
@@ -139,7 +153,8 @@ class Watch(TorchFunctionMode):
             return True
         return tensor.requires_grad and self.carried(tensor) is None
 
-    def _mark(self, tensors: Iterable[torch.Tensor]) -> None:
+    def follow(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Note that the examples had a part in tensors."""
         for tensor in tensors:
             self._of_batch[id(tensor)] = weakref.ref(tensor)
 
@@ -150,13 +165,14 @@ class Watch(TorchFunctionMode):
             result = func(*args, **kwargs)
         changed = [each.tensor for each in used if each.tensor._version != versions[id(each.tensor)]]
         found = [each for each in tensors_in((result, *args), kwargs) if each.requires_grad]
-        lookups = _lookups(func, args, kwargs)
-        for each in found:
-            if self.carried(each) is None:  # a constant among the arguments, if it was changed in place
-                self._carried[id(each)] = Carried(each, used[0].where, lookups if each is result else None)
+        made = [each for each in found if self.carried(each) is None]  # or a constant that was changed in place
+        lookups = _lookups(func, args, kwargs) if made else None
+        for each in made:
+            self._carried[id(each)] = Carried(each, used[0].where, lookups if each is result else None)
         for each in changed:
             self._carried[id(each)] = Carried(each, used[0].where)
-        self.used |= bool(found)
+        self.events += bool(made or changed)
+        self.used |= bool(made or changed)  # to ask for a parameter's shape or type is no use of it
         block = _expanded_block(func, args, result, self._recorder.count) if found and len(used) == 1 else None
         if block is None:
             return result
@@ -187,13 +203,15 @@ class Watch(TorchFunctionMode):
     ) -> None:
         """Record an output whose gradients a rule knows, for what it is shown as a layer."""
         where, behind = used[0].where, {id(each.tensor): each for each in used}
-        places = self._recorder.places(output, where)
+        flipped = self._recorder.flipped(output)
+        places = self._recorder.places(output, where, int(flipped))
 
         def parts(gradient: torch.Tensor) -> Gradients:
-            return _pulled(gradients_of(rule, LayerCall(layer, (inputs,), {}, None, gradient, None, places)), behind)
+            call = LayerCall(layer, (inputs,), {}, None, gradient, None, places)
+            return _pulled(gradients_of(rule, examples_first(call) if flipped else call), behind)
 
         shared = [each.tensor for each in used]
-        self._recorder.add([output], parts, [inputs], where, by_example=True, carried=shared)
+        self._recorder.add([output], parts, [inputs], where, example_dim=int(flipped), by_example=True, carried=shared)
 
     def _spread(self, row: Carried, shape: Sequence[int]) -> torch.Tensor:
         """One row as a row for each example; the gradient of each is its example's."""
@@ -213,7 +231,7 @@ class Watch(TorchFunctionMode):
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Arguments of a function that broadcasts, with a row for each example in what all share; None for others."""
         name = getattr(func, "__name__", "")
-        given = list(tensors_in(args, kwargs))
+        given = tensors_in(args, kwargs)
         mask = kwargs.get("attn_mask", args[3] if len(args) > 3 else None)
         if func is functional.scaled_dot_product_attention:
             if mask is None or any(each is not mask and self.carried(each) for each in given):
@@ -221,8 +239,14 @@ class Watch(TorchFunctionMode):
         elif name not in _BROADCAST:
             return None
         depth = max(tensor.dim() for tensor in given)
-        rows = {len(tensor) for tensor in given if tensor.dim() == depth and self.is_of_batch(tensor)} - {1}
+        of_batch = [tensor for tensor in given if tensor.dim() == depth and self.is_of_batch(tensor)]
+        rows = {len(tensor) for tensor in of_batch} - {1}
         shared = [each for each in given if self.carried(each)]
+        if of_batch and all(map(self._recorder.flipped, of_batch)):
+            if any(each.dim() >= depth - 1 and each.shape[each.dim() - depth + 1] != 1 for each in shared):
+                return None
+            columns = {id(each): self._columns(self.carried(each), depth) for each in shared}  # type: ignore[arg-type]
+            return _swapped(columns, args, kwargs)
         count = rows.pop() if len(rows) == 1 else self._recorder.count if self._recorder.count == 1 else 0
         if (
             rows
@@ -234,11 +258,21 @@ class Watch(TorchFunctionMode):
         replaced: dict[int, torch.Tensor] = {}
         for each in {id(tensor): tensor for tensor in shared}.values():
             replaced[id(each)] = self._rows(self.carried(each), depth, count)  # type: ignore[arg-type]
+        return _swapped(replaced, args, kwargs)
 
-        def swapped(leaf: Any) -> Any:
-            return replaced.get(id(leaf), leaf)
+    def _columns(self, carried: Carried, depth: int) -> torch.Tensor:
+        """What all examples share with an entry for each of them in dimension 1, where the batch has its examples."""
+        tensor = carried.tensor
+        column = carried._replace(tensor=tensor.reshape(*[1] * (depth - tensor.dim()), *tensor.shape))
+        first, _, *others = column.tensor.shape
+        columns = column.tensor.expand(first, self._recorder.count, *others)
+        behind = {id(column.tensor): column}
 
-        return tuple(map(swapped, args)), {key: swapped(value) for key, value in kwargs.items()}
+        def parts(gradient: torch.Tensor) -> Gradients:
+            return _pulled({(column.tensor,): Dense((gradient.transpose(0, 1).unsqueeze(2),))}, behind)  # type: ignore[dict-item]
+
+        self._recorder.add([columns], parts, [], carried.where, example_dim=1, by_example=True, carried=[column.tensor])
+        return columns
 
     def _rows(self, carried: Carried, depth: int, count: int) -> torch.Tensor:
         """A row for each row of the batch, in a function that broadcasts to so many dimensions."""
@@ -279,28 +313,34 @@ class Watch(TorchFunctionMode):
         leaves, layout = pytree.tree_flatten((args, kwargs))
         rows = [self._rows_of(leaf, where, name) for leaf in leaves]
         outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-        places = [self._recorder.places(output, where) for output in outputs]
+        flipped = [self._recorder.flipped(output) for output in outputs]
+        if len(set(flipped)) > 1:
+            raise LayoutError(f"parameter {where!r}: outputs of {name} have their examples in different dimensions")
+        example_dim = int(any(flipped))
+        places = [-1 if example_dim else self._recorder.places(output, where) for output in outputs]
         behind = {id(each.tensor): each for each in used}
         call = _Mapped(name, where, func, leaves, layout, rows, list(behind.values()), count)
         shown = [output.detach() for output in outputs]
 
         def parts(*gradients: torch.Tensor) -> Gradients:
             pairs = list(zip(gradients, shown, places, strict=True))
-            found = call.gradients([apart(d, k) for d, _, k in pairs], [apart(y, k) for _, y, k in pairs])
+            found = call.gradients([_by_example(d, k) for d, _, k in pairs], [_by_example(y, k) for _, y, k in pairs])
             of_used: dict[Any, Form] = {(w.tensor,): Dense((part,)) for w, part in zip(call.used, found, strict=True)}
             return _pulled(of_used, behind)
 
         kept = [leaf for leaf, row in zip(leaves, rows, strict=True) if row]
         shared = [each.tensor for each in used]
-        self._recorder.add(outputs, parts, kept, where, by_example=True, carried=shared)
+        self._recorder.add(outputs, parts, kept, where, example_dim=example_dim, by_example=True, carried=shared)
         return result
 
     def _rows_of(self, leaf: Any, where: str, name: str) -> int:
-        """How many rows of an argument belong to an example; 0 if it is not of the batch."""
+        """How many rows of an argument belong to an example; 0 if it is not of the batch, -1 as in `_by_example`."""
         if not isinstance(leaf, torch.Tensor) or not self.is_of_batch(leaf):
             return 0
+        if self._recorder.flipped(leaf):
+            return -1
         if leaf.dim() == 0 or len(leaf) == 0 or len(leaf) % self._recorder.count:
-            raise InvalidArgumentError(
+            raise LayoutError(
                 f"parameter {where!r}: it meets values of shape {tuple(leaf.shape)} in {name}, for "
                 f"{self._recorder.count} examples; let their dimension 0 count the examples, or use ReferenceEngine"
             )
@@ -321,7 +361,7 @@ class _Mapped(NamedTuple):
 
     def gradients(self, gradients: list[torch.Tensor], outputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """For every carried argument, what each example's loss would change it by."""
-        batched = [apart(leaf.detach(), row) for leaf, row in zip(self.leaves, self.rows, strict=True) if row]
+        batched = [_by_example(leaf.detach(), row) for leaf, row in zip(self.leaves, self.rows, strict=True) if row]
         values = [each.tensor.detach() for each in self.used]
         places = {id(each.tensor): index for index, each in enumerate(self.used)}
 
@@ -351,7 +391,7 @@ class _Mapped(NamedTuple):
         try:
             each = [one([d[i] for d in gradients], [a[i] for a in batched]) for i in range(self.examples)]
         except Exception as error:
-            raise InvalidArgumentError(
+            raise LayoutError(
                 f"parameter {self.where!r}: {self.name} cannot be called with one example at a time ({error}): it "
                 "mixes examples, or has them in another dimension than the first; change that, or use ReferenceEngine"
             ) from error
@@ -362,20 +402,36 @@ class _Mapped(NamedTuple):
         for one, other in zip(found, outputs, strict=True):
             tolerance = 1e-3 if other.dtype == torch.float32 else 1e-6
             if one.shape != other.shape or not torch.allclose(one, other, tolerance, tolerance, equal_nan=True):
-                raise InvalidArgumentError(
+                raise LayoutError(
                     f"parameter {self.where!r}: {self.name} gives an example something else alone than in its batch; "
                     "it mixes examples, has them in another dimension than the first, or draws random numbers: change "
                     "that, or register_rule for the module"
                 )
 
 
-def tensors_in(arguments: Iterable[Any], keywords: Mapping[str, Any]) -> Iterable[torch.Tensor]:
+def _by_example(values: torch.Tensor, rows: int) -> torch.Tensor:
+    """Values as (examples, ...), each of them as if it had passed alone; rows are -1 if dimension 1 counts examples."""
+    return values.transpose(0, 1).unsqueeze(2) if rows == -1 else apart(values, rows)
+
+
+def _swapped(
+    replaced: Mapping[int, torch.Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments with others in the place of some, which are known by their identity."""
+    return tuple([replaced.get(id(leaf), leaf) for leaf in args]), {
+        key: replaced.get(id(value), value) for key, value in kwargs.items()
+    }
+
+
+def tensors_in(arguments: Iterable[Any], keywords: Mapping[str, Any]) -> list[torch.Tensor]:
     """The tensors among arguments, and in lists and tuples among them."""
-    for each in (*arguments, *keywords.values()):
+    found: list[torch.Tensor] = []
+    for each in (*arguments, *keywords.values()) if keywords else arguments:
         if isinstance(each, torch.Tensor):
-            yield each
+            found.append(each)
         elif isinstance(each, list | tuple):
-            yield from tensors_in(each, {})
+            found += tensors_in(each, {})
+    return found
 
 
 def _lookups(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Lookup | None:
@@ -536,19 +592,6 @@ def _group_norm(
     return None if weight is None else given
 
 
-@reads_places
-def _product_rule(call: LayerCall) -> Gradients:
-    """y = b + a W at every place: dW = sum_t a_t d_t^T."""
-    rows = len(call.gradient) // call.places
-    inputs, outputs = (each.reshape(rows, -1, each.shape[-1]) for each in (call.input, call.gradient))
-    found: dict[tuple[nn.Parameter, ...], Form] = {}
-    if call.trains("weight"):
-        found[(call.module.weight,)] = affine(inputs, [outputs], 0)
-    if call.trains("bias"):
-        found[(call.module.bias,)] = Dense((outputs.sum(1),))
-    return found
-
-
 def _product(inputs: torch.Tensor, /, weight: torch.Tensor) -> SimpleNamespace | None:
     suits = isinstance(weight, torch.Tensor) and weight.dim() == 2 and inputs.dim() > 1
     return SimpleNamespace(weight=weight, bias=None) if suits else None
@@ -562,7 +605,7 @@ def _biased_product(
     if keywords or bias.dim() != 1 or not watch.is_of_batch(inputs) or any(map(watch.is_of_batch, (bias, weight))):
         return watch.mapped(torch.addmm, (bias, inputs, weight), keywords, used)  # type: ignore[no-any-return]
     output = torch.addmm(bias, inputs, weight)
-    watch.record(output, _product_rule, SimpleNamespace(weight=weight, bias=bias), inputs, used)
+    watch.record(output, product_rule, SimpleNamespace(weight=weight, bias=bias), inputs, used)
     return output
 
 
@@ -620,7 +663,7 @@ RULED: dict[Any, Ruled] = {
     functional.rms_norm: Ruled(rms_norm_rule, _rms_norm),
     functional.group_norm: Ruled(group_norm_rule, _group_norm),
     **{
-        function: Ruled(_product_rule, _product)
+        function: Ruled(product_rule, _product)
         for function in (torch.matmul, torch.mm, torch.Tensor.matmul, torch.Tensor.mm, torch.Tensor.__matmul__)
     },
 }

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 from torch.autograd.function import once_differentiable
 
-from inosgd.gradients.rules.forms import affine
-from inosgd.gradients.rules.rule import Gradients, LayerCall, register_rule
+from inosgd.gradients.rules.forms import Dense, Form, affine
+from inosgd.gradients.rules.rule import Gradients, LayerCall, reads_places, register_named_rule, register_rule
 
 
 def linear_rule(call: LayerCall) -> Gradients:
@@ -28,6 +28,19 @@ def map_gradients(
         return {}
     used = [inputs] if weight.requires_grad else []
     return {tuple(trained): affine(outputs, used, len(trained) - len(used))}
+
+
+@reads_places
+def product_rule(call: LayerCall) -> Gradients:
+    """y = b + a W at every place: dW = sum_t a_t d_t^T."""
+    rows = len(call.gradient) // call.places
+    inputs, outputs = (each.reshape(rows, -1, each.shape[-1]) for each in (call.input, call.gradient))
+    found: dict[tuple[nn.Parameter, ...], Form] = {}
+    if call.trains("weight"):
+        found[(call.module.weight,)] = affine(inputs, [outputs], 0)
+    if call.trains("bias"):
+        found[(call.module.bias,)] = Dense((outputs.sum(1),))
+    return found
 
 
 def by_columns(inputs: torch.Tensor, weight: nn.Parameter, bias: nn.Parameter | None = None) -> torch.Tensor:
@@ -59,3 +72,4 @@ def _mapped(matrix: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
 
 
 register_rule(nn.Linear, linear_rule)
+register_named_rule("transformers.pytorch_utils.Conv1D", product_rule)

@@ -24,6 +24,28 @@ Edge = tuple[Node, int]
 _HALF = (torch.float16, torch.bfloat16)
 
 
+class LayoutError(InvalidArgumentError):
+    """Examples are not where they were taken to be."""
+
+
+class Reading(NamedTuple):
+    """Where examples are taken to be where shapes do not tell; whether it is right is told by values.
+
+    Attributes:
+        constants: Whether layers that are given nothing of the batch have outputs without a dimension of examples,
+            however many rows these have.
+        sequence_first: Whether dimension 1 of a tensor with three dimensions or more counts the examples, if it has as
+            many entries as there are examples.
+    """
+
+    constants: bool = False
+    sequence_first: bool = False
+
+
+READINGS = (Reading(), Reading(constants=True), Reading(sequence_first=True), Reading(True, True))
+"""What is tried, in this order, for a model that has not been checked yet."""
+
+
 class Output(NamedTuple):
     """A recorded output: its edge in the graph, where its gradient arrives, and what a zero gradient looks like.
 
@@ -86,12 +108,16 @@ class Watching(Protocol):
     """See `inosgd.gradients.rules.functions.Watch`."""
 
     used: bool
+    events: int
 
     def carried(self, tensor: torch.Tensor) -> object:
         """Not None for a trained parameter, or what was computed from such alone."""
 
     def is_of_batch(self, tensor: torch.Tensor) -> bool:
         """Whether the examples had a part in a tensor."""
+
+    def follow(self, tensors: Sequence[torch.Tensor]) -> None:
+        """Note that the examples had a part in tensors."""
 
 
 class Recorder:
@@ -102,21 +128,25 @@ class Recorder:
         records: What was recorded so far, in the order of the pass.
         lengths: While a recurrent layer runs on sequences of different lengths, how long each of them is.
         folds: The calls whose output did not have one row per example: the module, and how many rows an example has, 0
-            for one row that all examples share.
+            for one row that all examples share, -1 where dimension 1 counts the examples.
         calls: Whose parameters were used, and how many rows an example had in the outputs.
         watch: What records functions outside of layers with rules, if anything does.
         in_layer: Whether a layer with a rule is being called.
+        quiet: Whether a module is called inside which nothing is watched: all that its layers see is of the batch.
         constant: The layers whose outputs are known to be the same for all examples, without a dimension of them.
+        reading: Where examples are taken to be.
     """
 
-    def __init__(self, count: int, names: Mapping[int, str]) -> None:
+    def __init__(self, count: int, names: Mapping[int, str], reading: Reading = READINGS[0]) -> None:
         self.count = count
+        self.reading = reading
         self.records: list[Record] = []
         self.lengths: torch.Tensor | None = None
         self.folds: list[tuple[str, int]] = []
         self.calls: set[tuple[str, int]] = set()
         self.watch: Watching | None = None
         self.in_layer = False
+        self.quiet = False
         self.constant: set[str] = set()
         self._names = names
         self._rows = count
@@ -150,12 +180,14 @@ class Recorder:
         _check_precision([*outputs, *kept], where)
         places = [self.places(output, where, example_dim) for output in outputs]
         if places.count(places[0]) < len(places) and not by_example:
-            raise InvalidArgumentError(
+            raise LayoutError(
                 f"module {where!r}: outputs with {places} rows per example; give all the same, or use ReferenceEngine"
             )
         self.calls.add((where, places[0]))
         if places[0] > 1 < self.count:
             self.folds.append((where, places[0]))
+        elif self.count > 1 and by_example and example_dim == 1:
+            self.folds.append((where, -1))
         described = tuple(_describe(output) for output in outputs)
         versions = tuple((tensor, tensor._version) for tensor in (*kept, *carried))
         behind = tuple(get_gradient_edge(tensor)[:2] for tensor in (*kept, *copied) if tensor.requires_grad)
@@ -169,17 +201,22 @@ class Recorder:
         """
         rows = output.shape[example_dim] if output.dim() > example_dim else 0
         if rows == 0 or rows % self.count:
-            raise InvalidArgumentError(
+            raise LayoutError(
                 f"module {where!r}: an output of shape {tuple(output.shape)} for {self.count} examples, whose rows "
                 f"belong to no example; let dimension {example_dim} count the examples (batch_first=True), or the same "
                 "number of rows for each of them, one example after the other, or use ReferenceEngine"
             )
-        self._rows = rows
+        if example_dim == 0:
+            self._rows = rows
         return rows // self.count
 
     def is_shared(self, values: torch.Tensor) -> bool:
         """Whether values are one row for all examples, like embeddings of positions, which broadcast onto a batch."""
-        return values.dim() > 0 and len(values) == 1 < self.count
+        return values.dim() > 0 and len(values) == 1 < self.count and not self.flipped(values)
+
+    def flipped(self, values: torch.Tensor) -> bool:
+        """Whether dimension 1 counts the examples, by the reading."""
+        return self.reading.sequence_first and values.dim() > 2 and values.shape[1] == self.count
 
     def per_example(self, values: Any) -> Any:
         """Tensors of one row as a row for each example, all in one place in memory; everything else as it is.
@@ -201,6 +238,15 @@ class Recorder:
             yield
         finally:
             self.in_layer = before
+
+    @contextmanager
+    def unwatched(self) -> Iterator[None]:
+        """Inside, nothing is watched."""
+        self.quiet = True
+        try:
+            yield
+        finally:
+            self.quiet = False
 
     def records_functions_of(self, parameter: torch.Tensor) -> bool:
         """Whether a parameter is one of recurrent or attention modules."""

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from inosgd.gradients.rules.forms import Form, folded
 
@@ -60,6 +61,7 @@ Rule = Callable[[LayerCall], Gradients]
 """From a call to the gradients of the layer's trainable parameters; it must not change what it is given."""
 
 _RULES: dict[type[nn.Module], Rule] = {}
+_NAMED: dict[str, Rule] = {}
 _keep_output: set[Rule] = set()
 _folding: set[Rule] = set()
 _notes: dict[Rule, Callable[[torch.Tensor], Any]] = {}
@@ -89,6 +91,11 @@ def register_rule(
         _notes[rule] = note
 
 
+def register_named_rule(name: str, rule: Rule) -> None:
+    """`register_rule` for a type of a package that may not be installed, by the full name of the type."""
+    _NAMED[name] = rule
+
+
 def reads_output(rule: Rule) -> Rule:
     """Mark a rule as one that reads ``call.output``."""
     _keep_output.add(rule)
@@ -99,6 +106,16 @@ def reads_places(rule: Rule) -> Rule:
     """Mark a rule as one that reads ``call.places`` and returns the gradients of examples."""
     _folding.add(rule)
     return rule
+
+
+def examples_first(call: LayerCall) -> LayerCall:
+    """A call whose tensors have their examples in dimension 1, with dimensions 0 and 1 exchanged in all of them."""
+    count = call.gradient.shape[1]
+
+    def exchanged(leaf: torch.Tensor) -> torch.Tensor:
+        return leaf.transpose(0, 1) if leaf.dim() > 1 and leaf.shape[1] == count else leaf
+
+    return LayerCall(call.module, *pytree.tree_map_only(torch.Tensor, exchanged, tuple(call[1:])))
 
 
 def gradients_of(rule: Rule, call: LayerCall) -> Gradients:
@@ -131,6 +148,7 @@ def rule_for(module: nn.Module) -> Rule | None:
     if "forward" in own or "weight" in own or "parametrizations" in module._modules:
         return None
     for base in type(module).__mro__:
-        if base in _RULES:
-            return _RULES[base] if type(module).forward is base.forward else None
+        rule = _RULES.get(base) or _NAMED.get(f"{base.__module__}.{base.__qualname__}")
+        if rule is not None and issubclass(base, nn.Module):
+            return rule if type(module).forward is base.forward else None
     return None

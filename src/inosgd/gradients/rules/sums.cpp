@@ -9,7 +9,9 @@
 
 #include <dlfcn.h>
 
+#include <cmath>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "vectors.h"
@@ -49,7 +51,7 @@ template <typename Work> static void shared(long count, long threads, const Work
 
 template <typename T> struct Operand {
     const T *base;
-    const long *rows, *columns;
+    const long *rows, *columns, *targets;  // where column n of a sum is written; null for n itself
     long width;
 };
 
@@ -120,13 +122,15 @@ template <typename A> INLINE void column_sums(const A *d, long depth, double *to
 }
 
 // Several sums with the same d, each with an a of its own, and the sum of scale[k] d(k, .) if `biases` is not null. One
-// thread's part of them: `rows` of tiles from `top` on, and of each a the tiles of columns from `part` of `parts`.
+// thread's part of them: `rows` of tiles from `top` on, and of each a the tiles of columns from `part` of `parts`. The
+// first places are written, the others added: what was in `sums` and `biases` does not matter.
 template <typename T, typename A>
 static void outer_sums(const Operand<T> &d, const Operand<T> *a, long count, const double *scale, long places, long top,
                        long bottom, long part, long next, long parts, double *const *sums, double *biases) {
-    std::vector<A> outputs((bottom - top) * ROWS * DEPTH), inputs(WIDTH * DEPTH);
-    for (long start = 0; start < places; start += DEPTH) {
-        const long depth = smaller(DEPTH, places - start);
+    const long at_once = tiles(places, tiles(places, DEPTH));  // as many at a time as share the places evenly
+    std::vector<A> outputs((bottom - top) * ROWS * at_once), inputs(WIDTH * at_once);
+    for (long start = 0; start < places; start += at_once) {
+        const long depth = smaller(at_once, places - start);
         for (long i = top; i < bottom; i++) {
             const long at = i * ROWS, down = smaller(ROWS, d.width - at);
             A *packed = outputs.data() + (i - top) * ROWS * depth;
@@ -134,7 +138,7 @@ static void outer_sums(const Operand<T> &d, const Operand<T> *a, long count, con
             if (biases && part == 0) {
                 double totals[ROWS] = {};
                 column_sums<A>(packed, depth, totals);
-                for (long y = 0; y < down; y++) biases[at + y] += totals[y];
+                for (long y = 0; y < down; y++) biases[at + y] = start ? biases[at + y] + totals[y] : totals[y];
             }
         }
         for (long n = 0; n < count; n++) {
@@ -150,8 +154,18 @@ static void outer_sums(const Operand<T> &d, const Operand<T> *a, long count, con
                         double totals[ROWS * COLUMNS<A>] = {};
                         tile<A>(outputs.data() + (i - top) * ROWS * depth, inputs.data() + (j - left) * depth, depth, totals);
                         const long at = i * ROWS, columns = smaller(COLUMNS<A>, right - j);
-                        for (long y = 0; y < smaller(ROWS, d.width - at); y++)
-                            for (long x = 0; x < columns; x++) sums[n][(at + y) * width + j + x] += totals[y * COLUMNS<A> + x];
+                        for (long y = 0; y < smaller(ROWS, d.width - at); y++) {
+                            double *to = sums[n] + (at + y) * width + j;
+                            const double *from = totals + y * COLUMNS<A>;
+                            if (a[n].targets) {
+                                const long *at = a[n].targets + j;
+                                double *row = sums[n] + (i * ROWS + y) * width;
+                                for (long x = 0; x < columns; x++) row[at[x]] = start ? row[at[x]] + from[x] : from[x];
+                            } else if (start)
+                                for (long x = 0; x < columns; x++) to[x] += from[x];
+                            else
+                                std::memcpy(to, from, columns * sizeof(double));
+                        }
                     }
             }
         }
@@ -240,11 +254,16 @@ template <typename T> INLINE double raised(double total, long count) {
     return total * (1 + (count + 4) * Double::epsilon()) + 2 * count * Double::min();
 }
 
-// sum + x^2 for as many numbers as a vector of doubles has.
-template <typename T> INLINE V<double> with_squares(const T *from, V<double> sum) {
+// As many numbers as a vector of doubles has.
+template <typename T> INLINE V<double> doubles(const T *from) {
     V<T, BYTES / sizeof(double) * sizeof(T)> some;
     std::memcpy(&some, from, sizeof some);
-    const V<double> values = __builtin_convertvector(some, V<double>);
+    return __builtin_convertvector(some, V<double>);
+}
+
+// sum + x^2 for as many of them.
+template <typename T> INLINE V<double> with_squares(const T *from, V<double> sum) {
+    const V<double> values = doubles<T>(from);
     return multiply_add(values, values, sum);
 }
 
@@ -273,11 +292,216 @@ static void squares_across(const T *base, long channels, long step, long count, 
     for (long n = 0; n < count; n++) squares[n] = raised<T>(squares[n], channels);
 }
 
+// Pairs of places --------------------------------------------------------------------------------------------------
+
+// What an example has at its places: `width` adjacent numbers each, `step` apart, those of the next example `example` on.
+template <typename T> struct Places {
+    const T *base;
+    long example, step, width;
+};
+
+constexpr int SIDE = 4;  // places of a block of pairs, in either direction
+
+// The places of one example in rows of whole vectors: where they are, or copied with zeros behind them; then rows of zeros.
+template <typename T> struct Rows {
+    std::vector<const T *> at;
+    std::vector<T> copied, zeros;
+    long width;
+
+    void take(const Places<T> &from, long example, long places) {
+        const long full = tiles(from.width, LANES<T>) * LANES<T>;
+        width = full;
+        zeros.assign(full, T(0));
+        at.assign(tiles(places, SIDE) * SIDE, zeros.data());
+        if (full != from.width) copied.assign(places * full, T(0));
+        for (long s = 0; s < places; s++) {
+            const T *row = from.base + example * from.example + s * from.step;
+            if (full != from.width) row = (const T *)std::memcpy(copied.data() + s * full, row, from.width * sizeof(T));
+            at[s] = row;
+        }
+    }
+};
+
+constexpr int PAIRS = SIDE * SIDE;
+
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_shufflevector)
+#define SHUFFLES
+#endif
+#endif
+
+#ifdef SHUFFLES
+// Where lane n of what is left of two vectors comes from, when blocks of 2 H lanes become blocks of H.
+constexpr int lane_of(int n, int lanes, int half) {
+    const int m = n % (lanes / 2);
+    return (n < lanes / 2 ? 0 : lanes) + m / half * 2 * half + m % half;
+}
+
+template <typename T, int Half, int... N> INLINE V<T> halved(V<T> x, V<T> y, std::integer_sequence<int, N...>) {
+    constexpr int lanes = LANES<T>;
+    return __builtin_shufflevector(x, y, lane_of(N, lanes, Half)...) +
+           __builtin_shufflevector(x, y, (lane_of(N, lanes, Half) + Half)...);
+}
+
+// found[n] += the sum of the lanes of vector n, two by two.
+template <typename T, int Count, int Half> INLINE void add_lanes(const V<T> *vectors, T *found) {
+    V<T> left[Count / 2];
+#pragma GCC unroll 16
+    for (int n = 0; n < Count / 2; n++)
+        left[n] = halved<T, Half>(vectors[2 * n], vectors[2 * n + 1], std::make_integer_sequence<int, LANES<T>>());
+    if constexpr (Half > 1)
+        add_lanes<T, Count / 2, Half / 2>(left, found);
+    else
+        for (int n = 0; n < Count / 2; n++) {
+            const V<T> sums = load<T>(found + n * LANES<T>) + left[n];
+            std::memcpy(found + n * LANES<T>, &sums, BYTES);
+        }
+}
+#else
+template <typename T, int Count, int Half> INLINE void add_lanes(const V<T> *vectors, T *found) {
+    for (int n = 0; n < Count; n++)
+        for (int lane = 0; lane < LANES<T>; lane++) found[n] += vectors[n][lane];
+}
+#endif
+
+// found[i][j] += x_i . y_j for SIDE rows x and SIDE rows y.
+template <typename T> INLINE void add_products(const T *const *x, const T *const *y, long width, T *found) {
+    V<T> sums[PAIRS] = {};
+    for (long k = 0; k < width; k += LANES<T>) {
+        V<T> right[SIDE];
+#pragma GCC unroll 4
+        for (int j = 0; j < SIDE; j++) right[j] = load<T>(y[j] + k);
+#pragma GCC unroll 4
+        for (int i = 0; i < SIDE; i++) {
+            const V<T> left = load<T>(x[i] + k);
+#pragma GCC unroll 4
+            for (int j = 0; j < SIDE; j++) sums[i * SIDE + j] = multiply_add(left, right[j], sums[i * SIDE + j]);
+        }
+    }
+    add_lanes<T, PAIRS, LANES<T> / 2>(sums, found);
+}
+
+// At least |sum_t d_t a_t^T|^2, and m^2, of one example: `pair_bounds` of forms.py. Of the pairs (s, t) and (t, s), which are
+// equal, one is computed; entries of the two matrices are sums in T, and their products are added up in double.
+template <typename T>
+static void pair_bounds(const Places<T> &d, const Places<T> *a, long count, long biases, long example, long places,
+                        std::vector<Rows<T>> &rows, double *norms, double *magnitudes) {
+    typedef std::numeric_limits<T> Kind;
+    const double eps = Kind::epsilon(), tiny = Kind::min(), n = d.width;
+    double more = biases, m = 0, x = 0, y = 0;
+    V<double> once = {}, twice = {};
+    rows[0].take(d, example, places);
+    for (long w = 0; w < count; w++) {
+        rows[w + 1].take(a[w], example, places);
+        more += a[w].width;
+    }
+    for (long s = 0; s < places; s += SIDE)
+        for (long t = s; t < places; t += SIDE) {
+            T one[PAIRS] = {}, other[PAIRS];
+            for (T &entry : other) entry = T(biases);
+            add_products<T>(&rows[0].at[s], &rows[0].at[t], rows[0].width, one);
+            for (long w = 1; w <= count; w++) add_products<T>(&rows[w].at[s], &rows[w].at[t], rows[w].width, other);
+            V<double> sum = {};
+            for (int i = 0; i < PAIRS; i += LANES<double>)
+                sum = multiply_add(doubles<T>(one + i), doubles<T>(other + i), sum);
+            (s == t ? once : twice) += sum;
+            for (int i = 0; s == t && i < smaller(SIDE, places - s); i++) {
+                const double of_d = std::sqrt((1 + (n + 2) * eps) * double(one[i * SIDE + i]) + 2 * n * tiny);
+                const double of_a = std::sqrt((1 + (more + 2) * eps) * double(other[i * SIDE + i]) + 2 * more * tiny);
+                m += of_a * of_d, x += of_a, y += of_d;
+            }
+        }
+    const double size = places, squared = m * m;
+    double total = 0;
+    for (int lane = 0; lane < LANES<double>; lane++) total += once[lane] + 2 * twice[lane];
+    const double found = total + (n + more + 2 * size + 8) * eps / 2 * (1 + 0.0625) * squared +
+                         4 * tiny * ((n + 2) * x * x + (more + 2) * y * y);
+    norms[example] = (found < 0 ? 0 : found) + 8 * (n + more + 1) * size * size * tiny;
+    magnitudes[example] = squared;
+}
+
+// Convolutions of single channels ------------------------------------------------------------------------------------
+
+struct Shape {
+    long height, width;  // of the output
+    long kernel[2], stride[2], padding[2], dilation[2];
+};
+
+template <typename T> struct Images {
+    const T *base;
+    long example, channel, down, right, height, width;
+};
+
+// `count` channels of an image as (height, width, LANES), with zeros around it and in lanes without a channel.
+template <typename T>
+static void take_channels(const Images<T> &from, long example, long first, long count, long top, long side, T *to) {
+    const long across = from.width + 2 * side;
+    std::memset(to, 0, (from.height + 2 * top) * across * BYTES);
+    for (long y = 0; y < from.height; y++) {
+        const T *row = from.base + example * from.example + first * from.channel + y * from.down;
+        T *line = to + ((y + top) * across + side) * LANES<T>;
+        if (from.channel == 1)
+            for (long x = 0; x < from.width; x++)
+                std::memcpy(line + x * LANES<T>, row + x * from.right, count * sizeof(T));
+        else
+            for (long c = 0; c < count; c++)
+                for (long x = 0; x < from.width; x++) line[x * LANES<T> + c] = row[c * from.channel + x * from.right];
+    }
+}
+
+// sums[k] = sum over output pixels of d a at N offsets of a kernel's row, in every lane.
+template <typename T, int N>
+static void row_of_kernel(const T *d, const T *a, const Shape &shape, long across, V<T> *sums) {
+    V<T> found[N] = {};
+    const long down = shape.stride[0] * across * LANES<T>, right = shape.stride[1] * LANES<T>;
+    for (long y = 0; y < shape.height; y++) {
+        const T *seen = a + y * down;
+        for (long x = 0; x < shape.width; x++, d += LANES<T>, seen += right) {
+            const V<T> output = load<T>(d);
+#pragma GCC unroll 4
+            for (int k = 0; k < N; k++)
+                found[k] = multiply_add(output, load<T>(seen + k * shape.dilation[1] * LANES<T>), found[k]);
+        }
+    }
+    for (int k = 0; k < N; k++) sums[k] = found[k];
+}
+
+// gradients[example, c, k] = sum_y d[c, y] a[c, s y + h k] for all channels c of one example, LANES of them at a time.
+template <typename T>
+static void channel_gradients(const Images<T> &a, const Images<T> &d, long channels, const Shape &shape, long example,
+                              T *gradients) {
+    const long top = shape.padding[0], side = shape.padding[1], across = a.width + 2 * side;
+    const long offsets = shape.kernel[0] * shape.kernel[1];
+    std::vector<T> inputs((a.height + 2 * top) * across * LANES<T>), outputs(d.height * d.width * LANES<T>);
+    std::vector<T> lanes(offsets * LANES<T>);
+    for (long first = 0; first < channels; first += LANES<T>) {
+        const long count = smaller(LANES<T>, channels - first);
+        take_channels<T>(a, example, first, count, top, side, inputs.data());
+        take_channels<T>(d, example, first, count, 0, 0, outputs.data());
+        for (long row = 0; row < shape.kernel[0]; row++)
+            for (long column = 0; column < shape.kernel[1];) {
+                V<T> found[4];
+                const long left = shape.kernel[1] - column, n = left >= 4 ? 4 : left;
+                const T *from = inputs.data() +
+                                (row * shape.dilation[0] * across + column * shape.dilation[1]) * LANES<T>;
+                if (n == 4) row_of_kernel<T, 4>(outputs.data(), from, shape, across, found);
+                if (n == 3) row_of_kernel<T, 3>(outputs.data(), from, shape, across, found);
+                if (n == 2) row_of_kernel<T, 2>(outputs.data(), from, shape, across, found);
+                if (n == 1) row_of_kernel<T, 1>(outputs.data(), from, shape, across, found);
+                std::memcpy(lanes.data() + (row * shape.kernel[1] + column) * LANES<T>, found, n * BYTES);
+                column += n;
+            }
+        for (long c = 0; c < count; c++)
+            for (long k = 0; k < offsets; k++)
+                gradients[(example * channels + first + c) * offsets + k] = lanes[k * LANES<T> + c];
+    }
+}
+
 #define FOR_TYPES(T, A)                                                                                              \
     void outer_sum_##T##_##A(const T *d, const long *d_rows, const long *d_columns, long height,                     \
                              const Operand<T> *a, long count, const double *scale, long places, long threads,        \
                              double *const *sums, double *biases) {                                                  \
-        outer_sum<T, A>({d, d_rows, d_columns, height}, a, count, scale, places, threads, sums, biases);             \
+        outer_sum<T, A>({d, d_rows, d_columns, nullptr, height}, a, count, scale, places, threads, sums, biases);             \
     }                                                                                                                \
     void row_sum_##T##_##A(const T *base, const long *rows, const double *scale, long places, long width,            \
                            long threads, double *sums) {                                                             \
@@ -301,6 +525,20 @@ static void squares_across(const T *base, long channels, long step, long count, 
         shared(examples, threads, [=](long first, long last) {                                                       \
             for (long k = first; k < last; k++)                                                                      \
                 squares_across<T>(base + k * example, channels, step, count, squares + k * count);                   \
+        });                                                                                                          \
+    }                                                                                                                \
+    void pair_bounds_##T(const Places<T> *d, const Places<T> *a, long count, long biases, long examples, long places, \
+                         long threads, double *norms, double *magnitudes) {                                          \
+        shared(examples, threads, [=](long first, long last) {                                                       \
+            std::vector<Rows<T>> rows(count + 1);                                                                    \
+            for (long k = first; k < last; k++)                                                                      \
+                pair_bounds<T>(*d, a, count, biases, k, places, rows, norms, magnitudes);                            \
+        });                                                                                                          \
+    }                                                                                                                \
+    void channel_gradients_##T(const Images<T> *a, const Images<T> *d, const Shape *shape, long examples,            \
+                               long channels, long threads, T *gradients) {                                          \
+        shared(examples, threads, [=](long first, long last) {                                                       \
+            for (long k = first; k < last; k++) channel_gradients<T>(*a, *d, channels, *shape, k, gradients);        \
         });                                                                                                          \
     }
 

@@ -38,6 +38,9 @@ _PLACES_AT_ONCE = 1 << 16
 _ROWS_AT_ONCE = 1 << 10
 """The same for operations of torch, which add up in an order that is not ours."""
 
+_FEW = 1 << 15
+"""So many numbers are added up by torch in float64, which is faster than to describe them to a kernel."""
+
 _WORTH_A_THREAD = 1 << 17
 """How many products pay for another thread."""
 
@@ -49,25 +52,48 @@ _ARGUMENTS = {
     "lookup_sum": [_POINTER] * 4 + [_NUMBER] * 3 + [_POINTER],
     "squares": [_POINTER] * 2 + [_NUMBER] * 3 + [_POINTER],
     "squares_across": [_POINTER] + [_NUMBER] * 6 + [_POINTER],
+    "pair_bounds": [_POINTER] * 2 + [_NUMBER] * 5 + [_POINTER] * 2,
+    "channel_gradients": [_POINTER] * 3 + [_NUMBER] * 3 + [_POINTER],
 }
 _KINDS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("outer_sum", "row_sum"), ("float_float", "float_double", "double_double")),
-    **dict.fromkeys(("lookup_sum", "squares", "squares_across"), ("float", "double")),
+    **dict.fromkeys(
+        ("lookup_sum", "squares", "squares_across", "pair_bounds", "channel_gradients"), ("float", "double")
+    ),
 }
 
 
 class OperandStruct(ctypes.Structure):
     """``Operand`` of the source."""
 
-    _fields_ = (("base", _POINTER), ("rows", _POINTER), ("columns", _POINTER), ("width", _NUMBER))
+    _fields_ = (*((name, _POINTER) for name in ("base", "rows", "columns", "targets")), ("width", _NUMBER))
+
+
+class PlacesStruct(ctypes.Structure):
+    """``Places`` of the source."""
+
+    _fields_ = (("base", _POINTER), *((name, _NUMBER) for name in ("example", "step", "width")))
+
+
+class ImagesStruct(ctypes.Structure):
+    """``Images`` of the source."""
+
+    _fields_ = (
+        ("base", _POINTER),
+        *((name, _NUMBER) for name in ("example", "channel", "down", "right", "height", "width")),
+    )
 
 
 class Operand(NamedTuple):
-    """Numbers of every place k: entry j is at ``rows[k] + columns[j]`` in the memory of ``values``."""
+    """Numbers of every place k: entry j is at ``rows[k] + columns[j]`` in the memory of ``values``.
+
+    In a sum, column j of what is multiplied from the right is at ``targets[j]``, or at j if there are none.
+    """
 
     values: torch.Tensor
     rows: torch.Tensor
     columns: torch.Tensor
+    targets: torch.Tensor | None = None
 
     @classmethod
     def of(cls, values: torch.Tensor) -> Operand:
@@ -75,9 +101,11 @@ class Operand(NamedTuple):
         places = places_of(values.shape[:-1], values.stride()[:-1])
         return cls(values, places, places_of(values.shape[-1:], values.stride()[-1:]))
 
-    def described(self, start: int) -> tuple[int, int, int, int]:
+    def described(self, start: int) -> OperandStruct:
         """What the kernel is told, for the places from ``start`` bytes of their offsets on."""
-        return self.values.data_ptr(), self.rows.data_ptr() + start, self.columns.data_ptr(), len(self.columns)
+        targets = None if self.targets is None else self.targets.data_ptr()
+        pointers = self.values.data_ptr(), self.rows.data_ptr() + start, self.columns.data_ptr(), targets
+        return OperandStruct(*pointers, len(self.columns))
 
     def gathered(self, places: slice) -> torch.Tensor:
         """The numbers of some places, one row each, in float64."""
@@ -87,24 +115,46 @@ class Operand(NamedTuple):
 
 
 def outer_sums(
-    outputs: Operand, inputs: Sequence[Operand], scales: torch.Tensor, *, biased: bool = False, single: bool
+    outputs: Operand,
+    inputs: Sequence[Operand],
+    scales: torch.Tensor,
+    *,
+    biased: bool = False,
+    single: bool,
+    into: Sequence[torch.Tensor] | None = None,
 ) -> list[torch.Tensor]:
     """sum_k scales[k] d_k a_k^T over all places for every a, then sum_k scales[k] d_k if ``biased``, in float64.
+
+    Args:
+        outputs: The d_k.
+        inputs: The a_k of every sum.
+        scales: One for every place.
+        biased: Whether to add up the scaled d_k as well.
+        single: See the module.
+        into: Where the sums are written, each one contiguous, whatever is there; None for new tensors.
 
     Guarantee:
         In error by at most what the module says, with |m| <= sum_k |scales[k]| |d_k| |a_k|, and |a_k| = 1 for the last.
     """
     function = _function("outer_sum", outputs.values, single)
     count, size = len(scales), _ROWS_AT_ONCE if function is None else _PLACES_AT_ONCE
-    pieces = [slice(start, min(start + size, count)) for start in range(0, count, size)] or [slice(0, 0)]
-    total: list[torch.Tensor] = []
-    for places in pieces:
+    total = _targets(outputs, inputs, biased) if into is None else list(into)
+    for start in range(0, count, size):
+        places, found = slice(start, min(start + size, count)), _targets(outputs, inputs, biased) if start else total
         if function is None:
-            found = _outer_by_torch(outputs, inputs, scales, biased, places)
+            _outer_by_torch(outputs, inputs, scales, biased, places, found)
         else:
-            found = _outer_by_kernel(function, outputs, inputs, scales, biased, places)
-        total = [one.add_(other) for one, other in zip(total, found, strict=True)] if total else found
-    return total
+            _outer_by_kernel(function, outputs, inputs, scales, biased, places, found)
+        if start:
+            total = [one.add_(other) for one, other in zip(total, found, strict=True)]
+    return total if count else [each.zero_() for each in total]
+
+
+def _targets(outputs: Operand, inputs: Sequence[Operand], biased: bool) -> list[torch.Tensor]:
+    """New tensors for sums, with anything in them."""
+    height, device = len(outputs.columns), outputs.values.device
+    shapes = [(height, len(each.columns)) for each in inputs] + [(height,)] * biased
+    return [torch.empty(shape, dtype=torch.float64, device=device) for shape in shapes]
 
 
 def row_sum(values: torch.Tensor, scales: torch.Tensor, *, single: bool) -> torch.Tensor:
@@ -113,17 +163,20 @@ def row_sum(values: torch.Tensor, scales: torch.Tensor, *, single: bool) -> torc
     Guarantee:
         In error by at most what the module says, with |m| <= sum_k |scales[k]| |x_k|.
     """
+    if values.dim() == 2 and values.shape[0] <= _ROWS_AT_ONCE and values.numel() <= _FEW:
+        return scales @ values.double()
     values = values if values.stride(-1) == 1 else values.contiguous()
     function, width = _function("row_sum", values, single), values.shape[-1]
-    total = torch.zeros(width, dtype=torch.float64, device=values.device)
     if function is None:
         rows = values.reshape(-1, width)
-        for places in _pieces(len(scales), _ROWS_AT_ONCE):
-            total += scales[places] @ rows[places].double()
+        parts = [scales[places] @ rows[places].double() for places in _pieces(len(scales), _ROWS_AT_ONCE)]
     else:
         rows = places_of(values.shape[:-1], values.stride()[:-1])
-        for places in _pieces(len(scales), _PLACES_AT_ONCE):
-            total += _row_by_kernel(function, values, rows[places], scales[places].contiguous())
+        pieces = _pieces(len(scales), _PLACES_AT_ONCE)
+        parts = [_row_by_kernel(function, values, rows[places], scales[places].contiguous()) for places in pieces]
+    total = parts[0] if parts else torch.zeros(width, dtype=torch.float64, device=values.device)
+    for part in parts[1:]:
+        total += part
     return total
 
 
@@ -157,6 +210,58 @@ def squared_pixels(images: torch.Tensor) -> torch.Tensor | None:
     return found
 
 
+def pair_bounds(
+    outputs: torch.Tensor, inputs: Sequence[torch.Tensor], biases: int
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """`inosgd.gradients.rules.forms.pair_bounds` of sum_t d_t a_t^T, if there is a kernel for it.
+
+    Guarantee:
+        Entries of the two matrices are sums of n products in the type of the values, in some order; their products have
+        no error in float64, in which they are added up, T^2 of them. These T^2 roundings of 2^-53 are fewer than the
+        2 T + 3 of u that the bound leaves for them. Sums over places beyond T add 0.
+
+    Args:
+        outputs: d, (examples, places, features).
+        inputs: The a of every weight.
+        biases: How many more numbers, each 1, every a_t has.
+    """
+    function = _function("pair_bounds", outputs, None)
+    if function is None or any(each.dtype != outputs.dtype or each.is_neg() for each in inputs):
+        return None
+    given = [each if each.stride(-1) == 1 else each.contiguous() for each in (outputs, *inputs)]
+    rows = [PlacesStruct(each.data_ptr(), each.stride(0), each.stride(1), each.shape[2]) for each in given]
+    operands = (PlacesStruct * len(rows))(*rows)
+    count, places, first = len(outputs), outputs.shape[1], ctypes.addressof(operands)
+    found = torch.empty(2, count, dtype=torch.float64, device="cpu")
+    threads = _threads(count * places * places * sum(each.shape[2] for each in given) // 2)
+    second = first + ctypes.sizeof(PlacesStruct)
+    norms, magnitudes = found.unbind()
+    function(first, second, len(inputs), biases, count, places, threads, norms.data_ptr(), magnitudes.data_ptr())
+    return norms, magnitudes
+
+
+def channel_gradients(
+    inputs: torch.Tensor, outputs: torch.Tensor, geometry: Sequence[tuple[int, int]]
+) -> torch.Tensor | None:
+    """sum_y d[c, y] a[c, s y + h k] for every example and channel c, if there is a kernel: (examples, channels, k).
+
+    Args:
+        inputs: a, (examples, channels, height, width).
+        outputs: d, with as many channels.
+        geometry: Kernel, stride s, padding and dilation h, each down and across.
+    """
+    function = _function("channel_gradients", outputs, None)
+    if function is None or inputs.dtype != outputs.dtype or inputs.is_neg():
+        return None
+    count, channels, height, width = outputs.shape
+    images = [ImagesStruct(each.data_ptr(), *each.stride(), *each.shape[2:]) for each in (inputs, outputs)]
+    shape = (_NUMBER * 10)(height, width, *[number for pair in geometry for number in pair])
+    found = outputs.new_empty(count, channels, geometry[0][0] * geometry[0][1])
+    pointers = [ctypes.addressof(each) for each in (*images, shape)]
+    function(*pointers, count, channels, _threads(found.numel() * height * width), found.data_ptr())
+    return found
+
+
 def lookup_sum(values: torch.Tensor, indices: torch.Tensor, scales: torch.Tensor, table: int) -> torch.Tensor:
     """The rows of a table to which scales[i] x_it was added where ``indices`` point: always in float64.
 
@@ -181,11 +286,20 @@ def lookup_sum(values: torch.Tensor, indices: torch.Tensor, scales: torch.Tensor
 
 
 def _outer_by_torch(
-    outputs: Operand, inputs: Sequence[Operand], scales: torch.Tensor, biased: bool, places: slice
-) -> list[torch.Tensor]:
+    outputs: Operand,
+    inputs: Sequence[Operand],
+    scales: torch.Tensor,
+    biased: bool,
+    places: slice,
+    total: Sequence[torch.Tensor],
+) -> None:
     scaled = outputs.gathered(places) * scales[places].unsqueeze(1)
-    found = [scaled.mT @ each.gathered(places) for each in inputs]
-    return [*found, scaled.sum(0)] if biased else found
+    for each, target in zip(inputs, total, strict=False):
+        found = (scaled.mT @ each.gathered(places)).view(len(scaled.mT), -1)
+        order = slice(None) if each.targets is None else each.targets.to(found.device)
+        target.view(found.shape)[:, order] = found
+    if biased:
+        total[-1].copy_(scaled.sum(0))
 
 
 def _outer_by_kernel(
@@ -195,16 +309,17 @@ def _outer_by_kernel(
     scales: torch.Tensor,
     biased: bool,
     places: slice,
-) -> list[torch.Tensor]:
+    total: Sequence[torch.Tensor],
+) -> None:
     height, widths, start = len(outputs.columns), [len(each.columns) for each in inputs], 8 * places.start
-    total = [torch.zeros(height, width, dtype=torch.float64, device="cpu") for width in widths]
-    if biased:
-        total.append(torch.zeros(height, dtype=torch.float64, device="cpu"))
-    operands = (OperandStruct * len(inputs))(*[OperandStruct(*each.described(start)) for each in inputs])
+    operands = (OperandStruct * len(inputs))(*[each.described(start) for each in inputs])
     targets = (_POINTER * len(inputs))(*[each.data_ptr() for each in total[: len(inputs)]])
     scales, count = scales.contiguous(), places.stop - places.start
     function(
-        *outputs.described(start),
+        outputs.values.data_ptr(),
+        outputs.rows.data_ptr() + start,
+        outputs.columns.data_ptr(),
+        height,
         ctypes.addressof(operands),
         len(inputs),
         scales.data_ptr() + start,
@@ -213,14 +328,13 @@ def _outer_by_kernel(
         ctypes.addressof(targets),
         total[-1].data_ptr() if biased else None,
     )
-    return total
 
 
 def _row_by_kernel(
     function: Callable[..., None], values: torch.Tensor, rows: torch.Tensor, scales: torch.Tensor
 ) -> torch.Tensor:
     width = values.shape[-1]
-    total = torch.zeros(width, dtype=torch.float64, device="cpu")
+    total = torch.empty(width, dtype=torch.float64, device="cpu")
     pointers = [tensor.data_ptr() for tensor in (values, rows, scales)]
     function(*pointers, len(scales), width, _threads(len(scales) * width), total.data_ptr())
     return total
@@ -292,8 +406,9 @@ def _agrees(library: ctypes.CDLL) -> bool:
         outputs, inputs = Operand.of(d.to(dtype)), Operand.of(a.to(dtype))
         at = places_of(inputs.values.shape[:-1], inputs.values.stride()[:-1])
         outer, row = (getattr(library, f"{name}_{kinds}") for name in ("outer_sum", "row_sum"))
-        wanted = _outer_by_torch(outputs, [inputs, outputs], places, True, every)
-        found = _outer_by_kernel(outer, outputs, [inputs, outputs], places, True, every)
+        found, wanted = (_targets(outputs, [inputs, outputs], True) for _ in range(2))
+        _outer_by_torch(outputs, [inputs, outputs], places, True, every, wanted)
+        _outer_by_kernel(outer, outputs, [inputs, outputs], places, True, every, found)
         wanted.append(places @ inputs.values.flatten(0, 1).double())
         found.append(_row_by_kernel(row, inputs.values, at, places))
         pairs = zip(found, wanted, strict=True)
