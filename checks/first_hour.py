@@ -96,7 +96,7 @@ STEPS: tuple[tuple[str, tuple[str, ...], int], ...] = (
       "answers.toml"), 0),
     ("Everything that is wrong, at once.", ("check", "study.toml"), 2),
     ("Rows may tell how numbers are written and where values are missing.", ("new", "looked.toml", "--from",
-      "visits.csv", "--answers", "answers.toml", "--look-at-rows", "--missing", "indicator"), 0),
+      "visits.csv", "--answers", "answers.toml", "--look-at-rows", "--answer", "missing=indicator"), 0),
     ("", ("check", "looked.toml"), 0),
     ("Which method?", ("compare", "looked.toml", "--methods", "dp-sgd,idp-sgd,auto", "--seeds", "1", "--steps", "60",
       "--out", "compared"), 0),

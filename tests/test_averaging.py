@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from inosgd import Budget, SecureSource, SeededSource, TrainingState, fit
+from inosgd.analysis.suggestions import NORMS
 from inosgd.averaging import KINDS, Averaging, RunningAverage
 from inosgd.compare.entrant import Entrant
 from inosgd.compare.results import Result
@@ -273,7 +274,10 @@ def test_comparisons_and_trials_judge_the_average_and_survive_json(tmp_path):
     result = train_once(study, entered_data(study, entrant, 1), entrant, 1)
     assert result.final.last_iterate.loss != result.final.loss
     plain = train_once(study.changed({"averaging": "none"}), entered_data(study, entrant, 1), entrant, 1)
-    assert plain.final == dataclasses.replace(result.final.last_iterate)  # averaging changes nothing of the training
+    norms = plain.final.measures[NORMS]  # measured once, of the last iterate
+    last = result.final.last_iterate
+    assert result.final.measures[NORMS] == norms
+    assert plain.final == dataclasses.replace(last, measures={**last.measures, NORMS: norms})
     assert Result.from_json(json.loads(json.dumps(result.to_json()))).curve == result.curve
     plan = prepare(study).trainer.plan
     trial = run_trial(TrialTask(study, Candidate({}, study.config), plan, 0))

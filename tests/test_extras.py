@@ -118,4 +118,5 @@ def test_dev_has_everything():
         "paper",
         "cluster",
         "accounts",
+        "serve",
     }

@@ -15,7 +15,7 @@ from inosgd.study.draft import declared
 from inosgd.study.recognition import kind_by_name
 
 SAID = (
-    "--target", "outcome", "--owner", "hospital", "--epsilon", "2", "--budget", "A=0.5", "--classes", "good,bad",
+    "--target", "outcome", "--owner", "hospital", "--budget", "2", "--budget", "A=0.5", "--classes", "good,bad",
     "--column", "age=0,120", "--column", "sex=f,m", "--column", "weight (kg)=20,250",
     "--column", "visit_date=2019-01-01,2021-12-31",
 )  # fmt: skip
@@ -63,7 +63,7 @@ def test_what_must_be_said_is_listed_at_once(inosgd, tmp_path):
     (tmp_path / "visits.csv").write_text(table())
     outcome = inosgd("new", "study.toml", "--from", "visits.csv", "--owner", "hospital")
     assert outcome.code == 2
-    for words in ("--target COLUMN", "--epsilon E", "--column age=...", "--column 'weight (kg)'=..."):
+    for words in ("--target COLUMN", "--budget E", "--column age=...", "--column 'weight (kg)'=..."):
         assert words in outcome.err
     for known in ("patient_id", "is_smoker", "hospital=", "--owner"):
         assert known not in outcome.err
@@ -113,7 +113,7 @@ def test_rows_tell_decimal_commas_and_missing_values(inosgd, tmp_path):
 
 def test_unaccounted_ranges_are_left_to_the_training_and_said(inosgd, tmp_path):
     (tmp_path / "visits.csv").write_text(table())
-    said = ("--target", "outcome", "--owner", "hospital", "--epsilon", "2")
+    said = ("--target", "outcome", "--owner", "hospital", "--budget", "2")
     outcome = inosgd("new", "study.toml", "--from", "visits.csv", *said, "--unaccounted-ranges")
     assert outcome.code == 0, outcome.err
     data = written(tmp_path)["data"]
@@ -164,7 +164,7 @@ def test_a_terminal_is_asked(inosgd, tmp_path, monkeypatch):
         ["no such column", "outcome", "hospital", "much", "1.5", "2019-01-01,2021-12-31", "0,120", "f,m", "20,250"]
     )
     asked = []
-    monkeypatch.setattr("inosgd.cli.new.sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("inosgd.cli.drafting.sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("inosgd.cli.new.typer.prompt", lambda text, **_: asked.append(text) or next(replies))
     outcome = inosgd("new", "study.toml", "--from", "visits.csv")
     assert outcome.code == 0, outcome.err
@@ -178,7 +178,7 @@ def test_a_parquet_file_in_another_folder(inosgd, tmp_path):
     columns = {"age": [20.0 + row for row in range(60)], "ill": ["yes", "no"] * 30, "clinic": ["A", "B", "C"] * 20}
     pq.write_table(pa.table(columns), tmp_path / "data/cases.parquet")
     outcome = inosgd(
-        "new", "study.toml", "--from", "data/cases.parquet", "--target", "ill", "--owner", "clinic", "--epsilon", "1",
+        "new", "study.toml", "--from", "data/cases.parquet", "--target", "ill", "--owner", "clinic", "--budget", "1",
         "--column", "age=0,120",
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
@@ -192,7 +192,7 @@ def test_names_that_toml_would_misread(inosgd, tmp_path):
     (tmp_path / "visits.csv").write_text('"' + name.replace('"', '""') + '",ill,owner.of.it\n' + cells + "\n")
     (tmp_path / "answers.toml").write_text("columns.'" + name + "' = [0, 60]\n")
     outcome = inosgd(
-        "new", "study.toml", "--from", "visits.csv", "--target", "ill", "--owner", "owner.of.it", "--epsilon", "1",
+        "new", "study.toml", "--from", "visits.csv", "--target", "ill", "--owner", "owner.of.it", "--budget", "1",
         "--answers", "answers.toml",
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
@@ -216,9 +216,9 @@ WRONG = {
     "no declaration": (["--column", "age=old"], "column age='old': give a range such as [0, 120]"),
     "column without value": (["--column", "age"], "--column 'age': write NAME=VALUE"),
     "budget as text": (["--budget", "A=much"], "--budget A 'much': give a number"),
-    "negative epsilon": (["--epsilon", "-1"], "greater than 0"),
+    "negative epsilon": (["--budget", "-1"], "greater than 0"),
     "same column twice": (["--owner", "outcome"], "target, owner and unit are different columns"),
-    "unit of the example": (["--unit"], "--unit-column"),
+    "unit of the example": (["--unit"], "--answer unit="),
     "answers that are not there": (["--answers", "none.toml"], "--answers='none.toml': cannot be read"),
     "answers without sense": (["--answers", "visits.csv"], "visits.csv: this is not valid TOML"),
     "unknown answer": (["--answers", "answers.toml"], "there is no such answer; did you mean 'target'?"),
@@ -226,7 +226,7 @@ WRONG = {
     "no table": (["--from", "answers.toml"], "tables are files ending in .csv, .tsv or .parquet"),
     "not a study": (["study.txt"], "study files end in .toml"),
     "it is there": (["there.toml"], "it already exists"),
-    "delta of one": (["--delta", "1"], "less than 1"),
+    "delta of one": (["--answer", "delta=1"], "less than 1"),
     "header twice": (["--from", "twice.csv"], "two columns are called 'age'"),
     "no owner in any row": (["--from", "empty.csv"], "no row of empty.csv has a value there"),
 }

@@ -36,7 +36,7 @@ def test_json_has_summary_and_differences(inosgd, made_up, tmp_path):
         assert set(row["overall"]) == {"mean", "sd"}
         assert set(row["worst"]) == {"mean", "sd"}
         assert set(row["owners"]["fish"]) >= {"mean", "sd"}
-        assert report["differences"][f"{label} - idp-sgd"]["end"]["worst"]["p"] is not None
+        assert report["differences"][f"{label} - idp-sgd"]["end"]["worst"]["p"] is None  # below three seeds
     again = inosgd(*QUICK, "--variants", "sample,fair", "--methods", "idp-sgd,ino-sgd", "--json", "--out", "run")
     assert json.loads(again.out)["summary"] == report["summary"]  # continued: nothing was trained anew
 

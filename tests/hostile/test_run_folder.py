@@ -23,7 +23,7 @@ from inosgd.cli.report import report_at_end
 from inosgd.cli.studies import study_of_run
 from inosgd.errors import CheckpointError, InosgdError, InvalidArgumentError, LedgerError
 from inosgd.owners import Budget
-from inosgd.runs.files import NOT_COVERED
+from inosgd.runs.files import NOT_COVERED, YARDSTICK
 from inosgd.runs.folder import RunFolder
 from inosgd.runs.progression import Changes, carry_out, propose
 from inosgd.runs.resuming import train_durably
@@ -123,6 +123,7 @@ def life(tmp_path_factory) -> Life:
     earlier.insert(0, files(run.path))
     go_on(run)
     shutil.copy(other.path / "report.html", run.path)
+    (run.path / YARDSTICK).write_text('{"score": 0.5}')
     return Life(run, earlier)
 
 

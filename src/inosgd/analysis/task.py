@@ -7,7 +7,7 @@ so that it can be written as JSON and sent to workers.
 >>> task = classification(["no", "yes"])
 >>> task.outputs, task.score, task.loss
 (2, 'accuracy', 'cross-entropy')
->>> predictions(task, np.array([[0.0, 0.0], [0.0, 99.0]]))
+>>> predictions(task, np.array([[0.0, 0.0], [0.0, 999.0]]))
 {'prediction': ['no', 'yes'], 'probability': [0.5, 1.0], 'probability_no': [0.5, 0.0], 'probability_yes': [0.5, 1.0]}
 """
 

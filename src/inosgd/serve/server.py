@@ -57,6 +57,7 @@ def _listening(settings: Settings) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((settings.host, settings.port))
+        listening.listen()  # from here on connections wait for the server, so that its address may be told
     except BaseException:
         listening.close()
         raise

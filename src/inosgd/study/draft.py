@@ -55,6 +55,7 @@ class Answers(BaseModel):
         epsilon: What every owner allows whom ``budgets`` does not name.
         delta: Of every owner; by default a power of ten below a tenth of one over the number of rows.
         decimal: What separates decimals.
+        delimiter: What separates cells; by default by the header.
         missing: "indicator" gives every feature an input that says that its value is missing.
         drop_missing: Columns without whose value a row is left out.
         look_at_rows: Whether kinds of columns may be proposed by the first rows. Unaccounted.
@@ -74,6 +75,7 @@ class Answers(BaseModel):
     epsilon: Annotated[float, Field(gt=0)] | None = None
     delta: Annotated[float, Field(gt=0, lt=1)] | None = None
     decimal: Literal[".", ","] | None = None
+    delimiter: str | None = None
     missing: Literal["indicator"] | None = None
     drop_missing: list[str] = []
     look_at_rows: bool = False
@@ -181,7 +183,9 @@ def open_questions(source: Source, answers: Answers) -> list[Question]:
         found.append(Question("owner", "The column that says whose row it is", "--owner COLUMN"))
     if not answers.budgets and answers.budgets_file is None and answers.epsilon is None:
         found.append(
-            Question("epsilon", "The ε that every owner allows", "--epsilon E, --budget OWNER=E or --budgets FILE")
+            Question(
+                "epsilon", "The ε that every owner allows", "--budget E, --budget OWNER=E or --answer budgets_file=FILE"
+            )
         )
     if answers.task == "regression" and answers.target and not _targets_said(answers):
         for name in answers.target:
@@ -360,7 +364,7 @@ def _budgets(source: Source, answers: Answers, owners: Counter[str]) -> str:
     without = [name for name in owners if name not in answers.budgets]
     if without and answers.epsilon is None:
         raise InvalidArgumentError(
-            f"budget: nothing is said about {_shown(without)}; give --budget OWNER=E for each, or --epsilon E for all "
+            f"budget: nothing is said about {_shown(without)}; give --budget OWNER=E for each, or --budget E for all "
             "that are not named"
         )
     allowed = {name: answers.budgets.get(name, answers.epsilon) for name in sorted(owners)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from inosgd.data.tables import Table, closest, read_table
 from inosgd.errors import CellsError, InvalidArgumentError
+from inosgd.owners import Budget
 from inosgd.study.budgets import study_budgets
 from inosgd.study.features import Feature, UnfittedFeature, encode, fit
 from inosgd.study.labels import label_texts
@@ -59,7 +60,11 @@ def _problems(study: StudyFile, data: TableData, table: Table) -> Iterator[Inval
         else partial(_encoded, feature, name, refuse)
         for name, feature in data.features.items()
     ]
-    readings += [lambda part: table_targets(study.schema, data, [part]), partial(_owners, study, data)]
+    readings.append(lambda part: table_targets(study.schema, data, [part]))
+    try:
+        readings.append(partial(_owners, study, data, study_budgets(study)))
+    except InvalidArgumentError as error:  # of rows of another table
+        yield error
     for read in readings:
         yield from _all_of(read, table)
 
@@ -71,7 +76,10 @@ def _all_of(read: Callable[[Table], Any], table: Table) -> Iterator[InvalidArgum
             read(table)
         except CellsError as error:
             yield error
-            table = table.only(~np.isin(table.positions, error.rows))
+            others = table.only(~np.isin(table.positions, error.rows))
+            if len(others) == len(table):
+                return
+            table = others
         except InvalidArgumentError as error:
             yield error
             return
@@ -90,9 +98,8 @@ def _encoded(feature: Feature, name: str, refuse_outside: bool, table: Table) ->
 WITHOUT = "without a budget"
 
 
-def _owners(study: StudyFile, data: TableData, table: Table) -> None:
+def _owners(study: StudyFile, data: TableData, budgets: Mapping[str, Budget] | None, table: Table) -> None:
     """Raise if rows have no owner, or owners that have no budget."""
-    budgets = study_budgets(study)
     if data.owner is None or budgets is None:
         return
     names = label_texts(data, table, data.owner)
