@@ -321,7 +321,7 @@ def trained(name: str, steps: int, budgets: float = 1.0, method: str = "idp-sgd"
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("digits", 200, 1 / 200), [("drowned", "the model")]),
+        (("digits", 200, 1 / 400), [("drowned", "the model")]),
         (("digits", 20), [("at-chance", "owner digits 0-4"), ("at-chance", "classes")]),
         (("digits", 200), [("still-improving", "the model")]),
         (("digits", 300, 20.0, "dp-sgd"), []),

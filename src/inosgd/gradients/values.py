@@ -175,7 +175,7 @@ class _Comparison:
                 raise
             if "use_reentrant" in str(error):
                 raise InvalidArgumentError(
-                    "model: a checkpoint allows no gradients of outputs with use_reentrant=True; write use_reentrant=False"
+                    "model: a checkpoint gives no gradients of outputs; write use_reentrant=False in place of True"
                 ) from error
             raise LayoutError(
                 f"model: it fails where its layers are recorded and not by itself ({type(error).__name__}: {error}): "
