@@ -42,11 +42,15 @@ from inosgd.serve.links import make_link
 OWNERS_LINES = "hospital_a = 1.0\nhospital_b = 2.0\nclinic = 8.0\n"
 
 
+ALONE = 300
+"""So many steps are timed without anyone who clicks."""
+
+
 def main() -> int:
     """Both forms on both databases; the number of things that went wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--owners", type=int, default=100)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--databases", nargs="+", default=["sqlite", "postgresql"])
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
@@ -71,7 +75,7 @@ def beside(url: str, folder: Path, owners: int, steps: int) -> tuple[list[object
     """The training is on the records of three owners, and others click."""
     names = tuple(f"owner {number}" for number in range(owners))
     text = STUDY.replace("steps = 12", f"steps = {steps}")
-    alone = _time_per_step(url, folder, text, "alone", lambda: None)[0]
+    alone = _time_per_step(url, folder, _with_steps(text, ALONE), "alone", lambda: None)[0]
     with Accounts.open(url) as book:
         book.open_collection("others", _table(names))
     with _served(url) as origin:
@@ -87,7 +91,7 @@ def obeying(url: str, folder: Path, owners: int, steps: int) -> tuple[list[objec
     budgets = "".join(f'"{name}" = 1.0\n' for name in names)
     text = STUDY.replace("steps = 12", f"steps = {steps}").replace(OWNERS_LINES, budgets)
     (folder / "cases.csv").write_text(_renamed(table_text(rows=20 * owners), names))
-    alone = _time_per_step(url, folder, text, "alone", lambda: None)[0]
+    alone = _time_per_step(url, folder, _with_steps(text, ALONE), "alone", lambda: None)[0]
     with Accounts.open(url) as book:
         book.open_collection("again", _table(names, 20))
     with _served(url) as origin:
@@ -101,6 +105,10 @@ def obeying(url: str, folder: Path, owners: int, steps: int) -> tuple[list[objec
     row = _row(clicked[0], alone, busy)
     row[-1] = f"{row[-1]}, {len(changes)} new plans included"
     return row, wrong + _lost(url, "again", names, clicked[0])
+
+
+def _with_steps(study: str, steps: int) -> str:
+    return re.sub(r"steps = \d+", f"steps = {steps}", study)
 
 
 def _append_clicked(clicked: list[Clicked], origin: str, tokens: dict[str, str]) -> None:
@@ -124,7 +132,7 @@ def _time_per_step(
     began, first = time.monotonic(), _steps(run)
     clicking = threading.Thread(target=meanwhile)
     clicking.start()
-    while _steps(run) < planned and process.poll() is None:
+    while process.poll() is None and (clicking.is_alive() or name == "alone") and _steps(run) < planned:
         time.sleep(0.5)
     seconds = (time.monotonic() - began) / max(_steps(run) - first, 1)
     clicking.join()

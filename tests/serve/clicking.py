@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import re
 import threading
 import time
 from dataclasses import dataclass, field
@@ -62,6 +63,11 @@ def _owner(origin, owner, token, actions, barrier, clicked) -> None:
         clicked.failures.append(f"{owner}: {error!r}"[:300])
 
 
+def _words(page: str) -> str:
+    """What a page says after its head, without markup."""
+    return " ".join(re.sub(r"<[^>]*>", " ", page.partition("<main")[2] or page).split())
+
+
 class _Session:
     def __init__(self, origin: str, clicked: Clicked) -> None:
         self._address, self._origin, self._clicked = urlsplit(origin).netloc, origin, clicked
@@ -81,7 +87,7 @@ class _Session:
         finally:
             connection.close()
         self._clicked.seconds.append(time.monotonic() - began)
-        assert answer.status == status, f"{method} {path.partition('?')[0]}: {answer.status} {text[:500]}"
+        assert answer.status == status, f"{method} {path.partition('?')[0]}: {answer.status} {_words(text)}"
         self._cookie = (answer.getheader("set-cookie") or self._cookie).partition(";")[0]
         self.location = answer.getheader("location") or ""
         return text

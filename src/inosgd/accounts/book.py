@@ -30,8 +30,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Collection as Names
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 
@@ -52,6 +53,9 @@ from inosgd.ledger.records import Position
 from inosgd.owners import EXAMPLE, Budget, OwnerTable
 from inosgd.planning.rooms import Rooms
 from inosgd.units import parts_of
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 LARGEST_LAG = 60.0
 """Seconds by which a clock may be behind the last entry; the entry then has the time of the last one."""
@@ -102,6 +106,19 @@ class Reservation:
     def total(self) -> int:
         """How many releases it is for."""
         return sum(self.releases)
+
+
+def in_one_state(
+    read: Callable[Concatenate[Accounts, Arguments], Result],
+) -> Callable[Concatenate[Accounts, Arguments], Result]:
+    """A function that reads a book, its first argument, in one state of it, whatever others write meanwhile."""
+
+    @wraps(read)
+    def run(book: Accounts, /, *args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+        with book.database.reading():
+            return read(book, *args, **kwargs)
+
+    return run
 
 
 class Accounts:
@@ -231,8 +248,12 @@ class Accounts:
         """The collection with this number."""
         return self.collection(self._database.rows("SELECT name FROM collections WHERE id = ?", [number])[0][0])
 
+    @in_one_state
     def collection_of_one(self, name: str | None, owner: str) -> Collection:
-        """The collection with one class, that of ``owner``; the columns of the others are not read."""
+        """The collection with one class, that of ``owner``; the columns of the others are not read.
+
+        Classes are numbered anew when any owner changes its budget, so that number and columns are of one state.
+        """
         chosen, values = ("1 = 1", []) if name is None else ("name = ?", [name])
         found = self._database.rows(
             f"SELECT id, name, owners, roster, members FROM collections WHERE {chosen}",  # noqa: S608
@@ -319,6 +340,7 @@ class Accounts:
         """Where owners stand that have changed their budget, of all or of some."""
         return read_standings(self._database, collection.number, owners)
 
+    @in_one_state
     def standing(self, name: str | None, owner: str) -> Standing:
         """Where one owner stands."""
         collection = self.collection_of_one(name, owner)

@@ -42,6 +42,9 @@ class Database(Protocol):
     def writing(self) -> Any:
         """A context: what is written inside happens whole or not at all, and no other process writes meanwhile."""
 
+    def reading(self) -> Any:
+        """A context: all statements inside see one state of the book, whatever others write meanwhile."""
+
     def has(self, table: str) -> bool:
         """Whether a table is there."""
 
@@ -90,6 +93,18 @@ class SqliteDatabase:
             self._connection.execute("ROLLBACK")
             raise
         self._connection.execute("COMMIT")
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Begin a transaction, whose first statement takes the state; inside another one that is done already."""
+        if self._connection.in_transaction:
+            yield
+            return
+        self._connection.execute("BEGIN")
+        try:
+            yield
+        finally:
+            self._connection.execute("ROLLBACK")  # nothing was written
 
     def has(self, table: str) -> bool:
         """Whether a table is there."""
@@ -141,6 +156,18 @@ class PostgresDatabase:
         with self._connection.transaction():
             if self.has("book"):
                 self._connection.execute("SELECT id FROM book FOR UPDATE")
+            yield
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Begin a transaction, whose first statement takes the state; inside another one that is done already."""
+        from psycopg.pq import TransactionStatus
+
+        if self._connection.info.transaction_status != TransactionStatus.IDLE:
+            yield
+            return
+        with self._connection.transaction():
+            self._connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
             yield
 
     def has(self, table: str) -> bool:

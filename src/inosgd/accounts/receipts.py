@@ -14,13 +14,14 @@ import base64
 from importlib.resources import files
 from typing import Any
 
-from inosgd.accounts.book import Accounts
+from inosgd.accounts.book import Accounts, in_one_state
 from inosgd.accounts.chain import Array, Entry, piece_of
 from inosgd.errors import AccountError
 
 RECEIPT_FORMAT = 1
 
 
+@in_one_state
 def receipt_of(book: Accounts, collection_name: str | None, owner: str) -> dict[str, Any]:
     """The receipt of an owner, as JSON."""
     collection = book.collection(collection_name)

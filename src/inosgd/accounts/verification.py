@@ -18,7 +18,7 @@ from inosgd._arrays import IntArray
 from inosgd.accounting import epsilons
 from inosgd.accounting.reference import ORDERS, reference_divergences
 from inosgd.accounting.selection import selection_divergences
-from inosgd.accounts.book import Accounts, Reservation
+from inosgd.accounts.book import Accounts, Reservation, in_one_state
 from inosgd.accounts.chain import START, Array, Entry, Head, described, header_hash
 from inosgd.accounts.charge import Charge, cost
 from inosgd.accounts.collection import COLUMNS, Collection
@@ -53,6 +53,7 @@ class BookReport:
         return not self.findings
 
 
+@in_one_state
 def verify_book(book: Accounts, head: Head | None = None) -> BookReport:
     """Compute everything in a book again; changes nothing.
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from inosgd._arrays import IntArray
-from inosgd.accounts.book import Accounts
+from inosgd.accounts.book import Accounts, in_one_state
 from inosgd.accounts.chain import Entry
 from inosgd.accounts.charge import cost
 from inosgd.accounts.collection import Collection
@@ -15,6 +15,7 @@ from inosgd.accounts.filter import UNIT, epsilons_of
 from inosgd.accounts.standings import OPEN, Standing
 
 
+@in_one_state
 def described_collection(book: Accounts, name: str | None, *, most: int | None = None) -> dict[str, Any]:
     """A collection with its owners, or with the ``most`` that have the least left, and its open reservations."""
     collection = book.collection(name)
@@ -37,12 +38,14 @@ def described_collection(book: Accounts, name: str | None, *, most: int | None =
     }
 
 
+@in_one_state
 def described_owner(book: Accounts, name: str | None, owner: str) -> dict[str, Any]:
     """Where one owner stands; takes as long for one of a million as for one of ten."""
     collection = book.collection_of_one(name, owner)
     return {"owner": owner} | _class(collection, 0, book.standings(collection, [owner]).get(owner))
 
 
+@in_one_state
 def owner_history(book: Accounts, name: str | None, owner: str) -> list[dict[str, Any]]:
     """What one owner was promised and charged, entry by entry; amounts are Rényi divergences at its order.
 

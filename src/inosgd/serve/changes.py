@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from inosgd.accounts.book import Accounts
+from inosgd.accounts.book import Accounts, in_one_state
 from inosgd.accounts.collection import Collection
 from inosgd.accounts.filter import rooms
 from inosgd.accounts.requests import ask, take_back, waiting
@@ -103,6 +103,7 @@ class Account:
         return f"{self.standing.entry}.{self.request}"
 
 
+@in_one_state
 def account_of(book: Accounts, visitor: Visitor) -> Account:
     """The account of a visitor that is an owner."""
     if visitor.collection is None or visitor.owner is None:
@@ -116,6 +117,7 @@ def account_of(book: Accounts, visitor: Visitor) -> Account:
     )
 
 
+@in_one_state
 def consequence(book: Accounts, visitor: Visitor, wish: Wish) -> Consequence:
     """What would follow from ``wish``; nothing is changed.
 

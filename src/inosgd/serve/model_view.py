@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from inosgd.accounts.book import Accounts
+from inosgd.accounts.book import Accounts, in_one_state
 from inosgd.accounts.filter import UNIT, rooms
 from inosgd.accounts.requests import Request, waiting
 from inosgd.accounts.standings import Standing
@@ -55,6 +55,7 @@ class ModelView:
     head: str
 
 
+@in_one_state
 def model_view(book: Accounts, collection: str | None, search: str) -> ModelView:
     """What the page shows of ``collection``, by default of the first; of the owners those whose name has ``search``."""
     names = tuple(book.collections())
@@ -129,6 +130,7 @@ class PlanView:
     resting: tuple[str, ...]
 
 
+@in_one_state
 def plan_view(book: Accounts, collection: str, steps: int, batch: float, variant: str) -> PlanView:
     """The plan that a training would get that asks for all that is left; owners with nothing left take no part.
 

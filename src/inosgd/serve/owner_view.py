@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from inosgd.accounts.book import Accounts
+from inosgd.accounts.book import Accounts, in_one_state
 from inosgd.accounts.collection import Collection
 from inosgd.accounts.filter import UNIT, epsilons_of, rooms
 from inosgd.accounts.requests import Request, waiting
@@ -66,6 +66,7 @@ class OwnerView:
     head: str
 
 
+@in_one_state
 def owner_view(book: Accounts, visitor: Visitor) -> OwnerView:
     """What the page of an owner shows."""
     account = account_of(book, visitor)
