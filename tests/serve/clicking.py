@@ -49,7 +49,7 @@ def click(origin: str, tokens: dict[str, str], actions=ACTIONS) -> Clicked:
 def _owner(origin, owner, token, actions, barrier, clicked) -> None:
     try:
         barrier.wait()
-        session = _Session(origin, clicked)
+        session = Session(origin, clicked)
         session.send("POST", "/enter", {"token": token}, 303)
         assert owner in session.send("GET", "/")
         clicked.confirmed[owner] = 0
@@ -68,7 +68,9 @@ def _words(page: str) -> str:
     return " ".join(re.sub(r"<[^>]*>", " ", page.partition("<main")[2] or page).split())
 
 
-class _Session:
+class Session:
+    """A visitor that keeps its cookie, over real connections."""
+
     def __init__(self, origin: str, clicked: Clicked) -> None:
         self._address, self._origin, self._clicked = urlsplit(origin).netloc, origin, clicked
         self._cookie, self.location = "", ""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from inosgd.accounts.book import Accounts, in_one_state
 from inosgd.accounts.collection import Collection
-from inosgd.accounts.filter import rooms
+from inosgd.accounts.filter import epsilons_of, rooms
 from inosgd.accounts.requests import ask, take_back, waiting
 from inosgd.accounts.standings import OPEN, PAUSED, WITHDRAWN, Standing
 from inosgd.errors import AccountError, InvalidArgumentError
@@ -32,6 +32,8 @@ LOWER, RAISE, PAUSE, RESUME, WITHDRAW, TAKE_BACK = ACTIONS = (
     "withdraw",
     "take back",
 )
+STOPS_USING = "At its next step it stops using your records, and goes on with those of others."
+
 LARGEST = 1000.0
 """No owner can ask for a larger epsilon here."""
 
@@ -210,16 +212,26 @@ def _now(account: Account, wish: Wish, after: Standing) -> tuple[str, ...]:
 
 
 def _left_after(account: Account, after: Standing) -> str:
-    """What the lowered budget would leave to trainings, those that run included, which give back and plan anew.
+    """What the lowered budget would leave to trainings, those that run included, which give back and plan anew."""
+    collection, percent = account.collection, _percent_left(account, after)
+    if percent is not None:
+        return f"About {percent} % of it is left to trainings, those that run included."
+    smallest = float(epsilons_of(collection.spent, collection.deltas, collection.orders)[0])
+    return (
+        "Nothing of it is left: no training is charged to you any more. Something is left of budgets above "
+        f"{rounded_up(smallest)}, because your account was opened for a larger one."
+    )
+
+
+def _percent_left(account: Account, after: Standing) -> int | None:
+    """The share of a lowered budget that is not spent, rounded down; None if nothing is left.
 
     The order stays that with which the account was opened.
     """
     collection, budget = account.collection, after.budget
     room = rooms(collection.epsilons * 0 + budget.epsilon, collection.deltas * 0 + budget.delta, collection.orders)
-    left = max(int(room[0] - collection.spent[0]), 0)
-    if left:
-        return f"About {math.floor(100 * left / int(room[0]))} % of it is left to trainings, those that run included."
-    return "Nothing of it is left: no training is charged to you any more."
+    left = int(room[0] - collection.spent[0])
+    return math.floor(100 * left / int(room[0])) if left > 0 else None
 
 
 def _trainings(
@@ -231,7 +243,8 @@ def _trainings(
             training = seen(state)
             ledger = ledger_of(state)
             spent = None if ledger is None else spent_by(ledger, str(visitor.owner), after.budget.delta)
-            told.append((training.name, _told(training, spent, wish, after)))
+            none_left = wish.action == LOWER and _percent_left(account, after) is None
+            told.append((training.name, STOPS_USING if none_left else _told(training, spent, wish, after)))
     return told
 
 
@@ -240,7 +253,7 @@ def _told(training: Seen, spent: float | None, wish: Wish, after: Standing) -> s
     if wish.action == RAISE:
         return "Goes on as it is until the request is accepted; then it gets a new plan for what is left."
     if wish.action == PAUSE:
-        return "At its next step it stops using your records, and goes on with those of others."
+        return STOPS_USING
     if wish.action == RESUME:
         return "At its next step it gets a new plan, in which your records may be used again."
     if wish.action == WITHDRAW:
