@@ -16,7 +16,7 @@ On disk a ledger is a chain of records (`inosgd.ledger.records`), format 5. The 
                 were made (null: before any)
     checkpoint  a checkpoint: its name, its step, and the SHA-256 of its ``state.json``, of its ``streams.json``,
                 and of the latter once its keys are ``erased``
-    lost        a checkpoint, by name, that was found damaged or missing, and is given up
+    lost        a checkpoint, by name, that is given up; ``why``: "damaged" (or missing), or "thinned" (one of many)
     data        what is trained on: by name keyed digests (`inosgd.runs.keyed`), of no use to a reader without the key
 
 Rules for readers:

@@ -333,9 +333,9 @@ class Ledger(Tabled):
         self._append({"kind": "checkpoint", "name": name, "step": step, **digests})
         return self._history.checkpoints[name]
 
-    def mark_lost(self, checkpoint: str) -> None:
-        """The checkpoint of this name is damaged or missing, and training goes on without it."""
-        self._append({"kind": "lost", "checkpoint": checkpoint})
+    def mark_lost(self, checkpoint: str, why: str = "damaged") -> None:
+        """The checkpoint of this name is damaged or missing, or one of too many: training goes on without it."""
+        self._append({"kind": "lost", "checkpoint": checkpoint, "why": why})
 
     def mark_data(self, digests: Mapping[str, str]) -> None:
         """What is trained on from here on, as keyed digests by name."""

@@ -55,6 +55,7 @@ from inosgd.runs.files import (
 )
 from inosgd.runs.keyed import new_key
 from inosgd.runs.lock import check_locked, locked
+from inosgd.runs.thinning import superfluous
 
 if TYPE_CHECKING:
     from inosgd.training import TrainingState
@@ -291,6 +292,14 @@ class LockedRun(RunFolder):
 
         check_locked(self.path)
         return write_checkpoint(self.checkpoints_path, state)
+
+    def thin_checkpoints(self, ledger: Ledger) -> None:
+        """Remove checkpoints of which there are too many (`inosgd.runs.thinning`): from the ledger first."""
+        check_locked(self.path)
+        history = ledger.history
+        for name in superfluous(history.in_order(), history.published_models):
+            ledger.mark_lost(name, "thinned")
+            shutil.rmtree(self.checkpoints_path / name, ignore_errors=True)  # what is left of it, resuming removes
 
     def set_aside(self, name: str) -> None:
         """Hide a checkpoint that cannot be used, without its keys."""

@@ -201,7 +201,8 @@ def train_durably(
 ) -> TrainingState:
     """Take ``steps`` steps, by default all that are left, with a checkpoint after each ``every`` and at the end.
 
-    Callbacks run before the checkpoint of their step, so what they change of ``state`` is in it. Once
+    Callbacks run before the checkpoint of their step, so what they change of ``state`` is in it. Of many checkpoints
+    some are removed (`inosgd.runs.thinning`). Once
     the plan is finished and its last checkpoint is whole, no checkpoint keeps a key of its random streams. On many
     processes all call it; the first, which holds the lock, writes, and what the others give as ``run`` is not used.
     """
@@ -217,6 +218,7 @@ def train_durably(
     def save(at: TrainingState) -> None:
         recent.append(locked.write_checkpoint(at))
         erase()
+        locked.thin_checkpoints(at.ledger)
 
     erase()  # what a killed process had not come to
     fit(trainer, state, steps=steps, callbacks=[*callbacks, after_every(every, save)])
