@@ -30,6 +30,13 @@ from inosgd.gradients.rules.chain_kernel import kernel
 _FIRST_STEPS = 8
 """How many steps are taken before any is measured: the engine compares batches 1, 2, 4, 8, ... with their parts."""
 
+QUANTITIES = {
+    "wall": "Wall time",
+    "cpu": "CPU time",
+    "first": "Wall time of the first step, checks of the model included",
+    "memory": "Peak memory over the start",
+}
+
 Times = tuple[float, float]
 """Wall and CPU seconds of one turn."""
 
@@ -56,9 +63,9 @@ def bench_step(
         notice: Called with a sentence for each result as it comes.
 
     Returns:
-        ``models[name][method]`` with ``wall``, ``cpu`` and ``memory`` as ratios to plain, or an ``error`` for a method
-        that cannot train the model; ``plain`` in seconds and bytes; ``ino_over_idp``; ``additions[name]`` as ratios to
-        the step without, one of which is the same code twice; and ``machine``.
+        ``models[name][method]`` with the `QUANTITIES` as ratios to plain, or an ``error`` for a method that cannot
+        train the model; ``plain`` in seconds and bytes; ``ino_over_idp``; ``additions[name]`` as ratios to the step
+        without, one of which is the same code twice; and ``machine``.
     """
     _validate.whole(1, repeats=repeats)
     chosen = available_methods() if methods is None else list(methods)
@@ -84,7 +91,7 @@ def format_markdown(result: Mapping[str, Any]) -> str:
         f"{machine['threads']} threads, torch {machine['torch']}, "
         f"{'with' if machine['kernel'] else 'without'} the compiled kernel for small chains of linear layers.",
     ]
-    for quantity, title in (("wall", "Wall time"), ("cpu", "CPU time"), ("memory", "Peak memory over the start")):
+    for quantity, title in QUANTITIES.items():
         lines += ["", f"## {title}", "", "| method | " + " | ".join(names) + " |", "|---" * (len(names) + 1) + "|"]
         for method in methods:
             cells = [_cell(result["models"][name].get(method, {}), method, quantity) for name in names]
@@ -148,14 +155,17 @@ def compare_to_plain(name: str, method: str, repeats: int, threads: int) -> dict
     base = METHODS["plain"](*bench.make())
     try:
         step = METHODS[method](*bench.make())
-        for _ in range(_FIRST_STEPS):
+        start = time.perf_counter()
+        step()
+        first = (time.perf_counter() - start) / _time(base, bench.steps)[0]
+        for _ in range(_FIRST_STEPS - 1):
             step()
         turns = [_ratios(_time(base, bench.steps), _time(step, bench.steps)) for _ in range(repeats)]
     except Exception as error:
         first_line = str(error).partition("\n")[0]
         return {"error": f"{type(error).__name__}: {first_line}"}
     wall, cpu = np.median(turns, axis=0)
-    return {"wall": float(wall), "cpu": float(cpu)}
+    return {"wall": float(wall), "cpu": float(cpu), "first": first}
 
 
 def _ratios(base: Times, other: Times) -> Times:
@@ -163,15 +173,19 @@ def _ratios(base: Times, other: Times) -> Times:
 
 
 def _time(step: Step, steps: int) -> Times:
-    """Seconds per step, on the wall and of the processor, after one step that is not measured.
+    """The median step's seconds, on the wall and of the processor, after one step that is not measured.
 
-    That one gets the caches and the allocator to where they are in the middle of training.
+    That one gets the caches and the allocator to where they are in the middle of training. A median, because the engine
+    compares values at batches 1, 2, 4, 8, ...: a turn that has one of these is not longer than one that has none.
     """
     step()
-    wall, cpu = time.perf_counter(), time.process_time()
+    times = []
     for _ in range(steps):
+        wall, cpu = time.perf_counter(), time.process_time()
         step()
-    return (time.perf_counter() - wall) / steps, (time.process_time() - cpu) / steps
+        times.append((time.perf_counter() - wall, time.process_time() - cpu))
+    wall, cpu = np.median(times, axis=0)
+    return float(wall), float(cpu)
 
 
 def _memory(name: str, method: str) -> int | None:
