@@ -97,6 +97,11 @@ class Training:
         except (OSError, ValueError):
             return 0
 
+    @property
+    def epsilons(self) -> list[float]:
+        """The budgets in the run's ledger, which has them a moment after the file of their plan is written."""
+        return RunFolder.open(self.path).read_ledger().table.epsilons.tolist()
+
     def wait(self, until) -> None:
         end = time.monotonic() + 60
         while not until():
@@ -207,9 +212,8 @@ def test_an_owner_lowers_its_budget_by_keyboard_and_the_training_obeys(chromium,
     steps = training.steps
     assert "Your budget is 1.5 now" in words(chromium)
     checked(chromium, "done-desktop-light")
-    training.wait(lambda: len(RunFolder.open(training.path).plans()) == 2)
-    ledger = RunFolder.open(training.path).read_ledger()
-    assert ledger.table.epsilons.tolist() == [1.0, 1.5, 8.0]
+    training.wait(lambda: training.epsilons == [1.0, 1.5, 8.0])
+    assert len(RunFolder.open(training.path).plans()) == 2
     (changed,) = [each for each in _records(training) if each["kind"] == "change"]
     assert changed["step"] <= steps + 1  # the next step was not taken under the old plan
     assert changed["account"]["entry"] > 0
@@ -232,11 +236,10 @@ def test_the_model_owner_sees_it_live_and_accepts_a_request(chromium, site, trai
     before = chromium.execute_script(field)
     wait_for(chromium, f"{field} > {before}")  # live, without a reload
     assert chromium.execute_script("return document.querySelector('[data-field=state]').textContent") == "training"
-    plans = len(RunFolder.open(training.path).plans())
+    assert training.epsilons == [1.0, 1.5, 8.0]
     chromium.find_element(By.CSS_SELECTOR, "form[action='/request'] button.main").click()
     wait_for(chromium, "return document.body.textContent.includes('None.')")
-    training.wait(lambda: len(RunFolder.open(training.path).plans()) > plans)
-    assert RunFolder.open(training.path).read_ledger().table.epsilons[2] == 9
+    training.wait(lambda: training.epsilons == [1.0, 1.5, 9.0])
     chromium.find_element(By.CSS_SELECTOR, "form[action='/plan'] button").click()
     wait_for(chromium, "return location.pathname === '/plan'")
     checked(chromium, "plan-desktop-dark")
