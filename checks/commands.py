@@ -64,7 +64,8 @@ from inosgd.runs.resuming import begin, train_durably
 import torch.nn.functional as F
 torch.manual_seed(0)
 inputs, targets = torch.randn(2000, 20), torch.randint(0, 2, (2000,))
-owners = Owners.from_labels(["a"] * 800 + ["b"] * 1200, {"a": Budget(1.0, 1e-5), "b": Budget(4.0, 1e-5)})
+budgets = {"a": Budget(epsilon=1.0, delta=1e-5), "b": Budget(epsilon=4.0, delta=1e-5)}
+owners = Owners.from_labels(["a"] * 800 + ["b"] * 1200, budgets)
 plan = make_plan(owners.table, PlanConfig(steps=400, variant="fair", expected_batch_size=64, clipping_threshold=1.0))
 trainer = Trainer(plan, owners, (inputs, targets), supervised(F.cross_entropy), INO_SGD_FAIR)
 def parts():
