@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
+from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, GradientEngine, ReferenceEngine, invariance, supervised
 from inosgd.gradients.invariance import Sizes, made_up, padded_size, passing, rows_of_block
 from inosgd.gradients.recording import Task, record_pass
@@ -107,12 +108,28 @@ def test_rows_that_depend_on_their_place_pass_one_by_one(engine):
     assert rows_at_once(model, examples) == 1
 
 
-def test_sizes_at_which_rows_are_other_ones_pass_in_blocks():
+def test_sizes_at_which_rows_are_other_ones_pass_in_the_largest_pieces_at_which_they_are_not():
     model, examples = ByPlace(by_size=True), batch(101, 5)
     assert changed(BookkeepingEngine(), model, examples) == 0
     few = tuple(leaf[:16] for leaf in examples)
     unit = block_of(model, few)
-    assert [rows_at_once(model, each) for each in (few, examples)] == [padded_size(16, unit), unit]
+    assert [rows_at_once(model, each) for each in (few, examples)] == [padded_size(16, unit), 64]
+
+
+def test_pieces_are_kept_and_add_up_to_the_sum_of_the_whole(monkeypatch):
+    model, examples, coefficients = ByPlace(by_size=True), batch(101, 5), np.linspace(0, 1, 101)
+    assert rows_at_once(model, examples) < 101
+    with BookkeepingEngine().on(model, LOSSES, examples) as gradients:
+        assert len(gradients.pages) == 2
+        monkeypatch.setattr(model, "forward", None)  # nothing passes a second time
+        total = gradients.weighted_sum(coefficients, 1e-3)
+        alone = [float(gradients.weighted_sum(np.eye(101)[place]).norm()) for place in (0, 63, 64, 100)]
+        np.testing.assert_allclose(alone, gradients.measure().grad_norms[[0, 63, 64, 100]], rtol=1e-4)
+        with pytest.raises(InvalidArgumentError, match="coefficients"):
+            gradients.weighted_sum(coefficients[1:])
+    monkeypatch.undo()
+    with ReferenceEngine().on(model, LOSSES, examples) as gradients:
+        assert torch.allclose(total, gradients.weighted_sum(coefficients), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("by_size", [True, False])

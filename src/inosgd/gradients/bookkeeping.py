@@ -25,7 +25,7 @@ from inosgd.gradients.engine import BatchGradients, ExampleLosses, Examples, Mea
 from inosgd.gradients.invariance import passing
 from inosgd.gradients.memory import examples_that_fit
 from inosgd.gradients.precision import full_precision
-from inosgd.gradients.recording import Task, UncheckedError, flatten, record_pass, take
+from inosgd.gradients.recording import Page, Task, UncheckedError, flatten, record_pass, take
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,11 @@ class BookkeepingEngine:
 
     def _recorded(self, task: Task, examples: Examples, size: int | None) -> BatchGradients:
         task, rows = passing(task, examples, _measured, size)
-        if count_examples(examples) <= rows:
+        count = count_examples(examples)
+        if count <= rows:
             return record_pass(task, examples, rows)
+        if size is None or count <= size:
+            return PiecedBatch.recorded(task, examples, rows)
         return SplitBatch.measured(task, examples, rows)
 
     def _size_of_pieces(self, task: Task, examples: Examples) -> int | None:
@@ -92,6 +95,33 @@ class BookkeepingEngine:
 
 def _measured(task: Task, examples: Examples) -> Measured:
     return record_pass(task, examples).measure()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class PiecedBatch:
+    """A batch that fits into memory and passes in pieces all the same (`inosgd.gradients.invariance`): all are kept."""
+
+    pages: Sequence[Page]
+
+    @classmethod
+    def recorded(cls, task: Task, examples: Examples, rows: int) -> PiecedBatch:
+        """The batch after its pass, in pieces of so many rows."""
+        return cls([record_pass(task, take(examples, piece), rows) for piece in _pieces(examples, rows)])
+
+    def measure(self) -> Measured:
+        """See `BatchGradients.measure`."""
+        return _joined([page.measure() for page in self.pages])
+
+    def weighted_sum(self, coefficients: FloatArray, error: float = 0.0) -> torch.Tensor:
+        """See `BatchGradients.weighted_sum`. Pieces are added in float64, and have equal parts of the error."""
+        counts = [page.count for page in self.pages]
+        _validate.same_length(coefficients=coefficients, losses=range(sum(counts)))
+        parts = zip(self.pages, np.split(coefficients, np.cumsum(counts)[:-1]), strict=True)
+        sums = (page.weighted_sum(part, error / len(counts)) for page, part in parts)
+        total = next(sums)
+        for each in sums:
+            total += each
+        return total
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -114,14 +144,12 @@ class SplitBatch:
     @classmethod
     def measured(cls, task: Task, examples: Examples, rows: int) -> SplitBatch:
         """The batch after its first pass, in pieces of so many rows."""
-        pieces = torch.split(torch.arange(count_examples(examples), device="cpu"), rows)
+        pieces = _pieces(examples, rows)
         results, before = [], []
         for piece in pieces:
             before.append(RandomState.now(task.device))
             results.append(record_pass(task, take(examples, piece), rows).measure())
-        losses = np.concatenate([result.losses for result in results])
-        norms = np.concatenate([result.grad_norms for result in results])
-        return cls(task, examples, rows, pieces, Measured(losses, norms), before, RandomState.now(task.device))
+        return cls(task, examples, rows, pieces, _joined(results), before, RandomState.now(task.device))
 
     def measure(self) -> Measured:
         """See `BatchGradients.measure`."""
@@ -152,6 +180,15 @@ class SplitBatch:
                 "a second pass over the same examples gave other losses: the model changes between passes or draws "
                 "random numbers that torch.manual_seed does not govern; leave physical_batch_size and memory_limit None"
             )
+
+
+def _pieces(examples: Examples, rows: int) -> Sequence[torch.Tensor]:
+    return torch.split(torch.arange(count_examples(examples), device="cpu"), rows)
+
+
+def _joined(results: Sequence[Measured]) -> Measured:
+    losses = np.concatenate([result.losses for result in results])
+    return Measured(losses, np.concatenate([result.grad_norms for result in results]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,10 @@ and the sum moves by many thresholds. Therefore
 2. before a size is used for a model, made-up examples pass at that size, and in *blocks* of a few rows, at other places
    and among other neighbours: their losses and the bounds on their norms, which every input and output gradient of
    every layer goes into, must have the same bits;
-3. where they do not, batches of that size pass in blocks. Where blocks of 8 to 64 rows do not agree among themselves,
-   linear maps are computed as (W x^T)^T, with a column for every place, which was found to be enough for layers of a
-   few features; and where that is not enough either, examples pass one by one, which is slow and has no neighbours.
+3. where they do not, batches of that size pass in pieces: the largest 2^k blocks that agree. Where blocks of 8 to 64
+   rows do not agree among themselves, linear maps are computed as (W x^T)^T, with a column for every place, which was
+   found to be enough for layers of a few features; and where that is not enough either, examples pass one by one, which
+   is slow and has no neighbours.
 
 **What is assumed of kernels**: that the way they take depends on shapes, types, memory layout and the number of threads
 and not on the numbers, so that what holds for made-up examples holds for all; and that one call made twice gives one
@@ -83,9 +84,14 @@ def passing(task: Task, examples: Examples, measured: Measure, most: int | None 
     rows = padded_size(count, sizes.unit)
     if most is not None and rows > most:
         rows = max(most // sizes.unit, 1) * sizes.unit
-    if rows not in sizes.agrees:
-        sizes.agrees[rows] = _probed(task, examples, measured, lambda p: _agrees(p, examples, rows, sizes.unit), False)
-    return task, rows if sizes.agrees[rows] else sizes.unit
+
+    def agrees(size: int) -> bool:
+        if size not in sizes.agrees:
+            found = _probed(task, examples, measured, lambda p: _agrees(p, examples, size, sizes.unit), False)
+            sizes.agrees[size] = found
+        return sizes.agrees[size]
+
+    return task, next(filter(agrees, (rows, *_pieces(rows, sizes.unit))), sizes.unit)
 
 
 def pass_one_by_one(task: Task, examples: Examples, measured: Measure) -> None:
@@ -112,6 +118,15 @@ def padded_size(count: int, unit: int) -> int:
         return 1
     step = max(unit, (1 << count.bit_length() - 1) // 32)
     return -(-count // step) * step
+
+
+def _pieces(rows: int, unit: int) -> list[int]:
+    """Sizes of pieces for batches of so many rows, the largest first: 1, 2, 4, 8, ... blocks, so that few are tried.
+
+    >>> _pieces(136, 8)
+    [128, 64, 32, 16, 8]
+    """
+    return [unit << power for power in reversed(range((-(-rows // unit) - 1).bit_length()))]
 
 
 T = TypeVar("T")
