@@ -31,7 +31,7 @@ def reference_epsilon(q, z, steps, delta, size, spacing):
     [
         (0.02, 4.55, 1000, 2, 2e-4),
         (0.02, 4.55, 1000, 10, 1e-3),
-        (0.01, 2.0, 200, 5, 3e-4),
+        pytest.param(0.01, 2.0, 200, 5, 3e-4, marks=pytest.mark.long),
         (0.02, 4.55, 300, 50, 5e-3),
     ],
 )

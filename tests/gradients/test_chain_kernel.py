@@ -218,17 +218,30 @@ class TestItIsChecked:
         assert agrees(kernel(torch.float32), torch.float32)
         assert agrees(kernel(torch.float64), torch.float64)
 
-    @pytest.mark.parametrize("broken", ["forward", "backward", "weighted_sum"])
-    def test_broken(self, broken):
-        built = kernel(torch.float64)
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("broken", ["forward", "backward", "weighted_sum", "folded_bounds"])
+    def test_broken(self, broken, dtype):
+        """One number that is 0.1 % too small: a typical output or sum, the smallest bound of an example."""
+        built = kernel(dtype)
         assert built is not None
-        correct = getattr(built, broken)
+        correct, count = getattr(built, broken), 39 * built.lanes + 3
+        numbers = {"forward": 2 * count, "backward": count, "weighted_sum": 49 + 63 + 20, "folded_bounds": count // 3}
+        kind = ctypes.c_float if broken == "forward" and dtype == torch.float32 else ctypes.c_double
+        hurt = []
 
         def wrong(*addresses):
-            correct(*addresses)
-            ctypes.cast(addresses[-1], ctypes.POINTER(ctypes.c_double))[0] *= 0.999
+            result = correct(*addresses)
+            written = ctypes.cast(addresses[-1], ctypes.POINTER(kind * numbers[broken])).contents
+            found = np.ctypeslib.as_array(written)
+            some = np.flatnonzero(np.abs(found) > 1e-12 * np.abs(found).max())
+            in_order = some[np.argsort(np.abs(found[some]))]
+            place = in_order[len(some) // 2 if broken in ("forward", "weighted_sum") else 0]
+            found[place] *= 0.999
+            hurt.append(place)
+            return result
 
-        assert not agrees(built._replace(**{broken: wrong}), torch.float64)
+        assert not agrees(built._replace(**{broken: wrong}), dtype)
+        assert hurt
 
     def test_the_engine_does_without_it(self, monkeypatch):
         monkeypatch.setattr(chain_kernel, "agrees", lambda functions, dtype: False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -14,9 +15,11 @@ from torch.nn import functional
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, GradientEngine, ReferenceEngine, invariance, supervised
+from inosgd.gradients.bookkeeping import TOGETHER, added_up
 from inosgd.gradients.invariance import Sizes, made_up, padded_size, passing, rows_of_block
 from inosgd.gradients.recording import Task, record_pass
 from inosgd.models import character_lstm, mnist_cnn, paper_mlp, small_transformer
+from inosgd.rounding import ROUNDOFFS
 
 LOSSES = supervised(functional.cross_entropy)
 EPSILON = float(torch.finfo(torch.float32).eps)
@@ -130,6 +133,70 @@ def test_pieces_are_kept_and_add_up_to_the_sum_of_the_whole(monkeypatch):
     monkeypatch.undo()
     with ReferenceEngine().on(model, LOSSES, examples) as gradients:
         assert torch.allclose(total, gradients.weighted_sum(coefficients), rtol=1e-4, atol=1e-5)
+
+
+def test_a_piece_that_has_no_coefficients_adds_nothing_even_if_its_gradients_are_no_numbers():
+    model, (inputs, targets) = ByPlace(by_size=True), batch(130, 5)
+    coefficients = np.full(130, 0.5)
+    broken = [64, 65, *range(128, 130)]  # some of the second piece, and all of the third
+    coefficients[broken] = 0
+    rows = np.flatnonzero(coefficients)
+    finite = inputs[rows], targets[rows]
+    for number in (torch.nan, torch.inf):
+        inputs[broken] = number
+        for error in (0.0, 1e-2):
+            with BookkeepingEngine().on(model, LOSSES, (inputs, targets)) as gradients:
+                assert len(gradients.pages) == 3
+                assert not np.isfinite(gradients.measure().grad_norms[broken]).any()
+                total = gradients.weighted_sum(coefficients, error)
+            with ReferenceEngine().on(model, LOSSES, finite) as gradients:
+                expected = gradients.weighted_sum(np.full(126, 0.5))
+            torch.testing.assert_close(total, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_pieces_together_err_by_what_the_whole_may():
+    """Float32 sums of all pieces err by so much; a third of it is not enough for any of them, and all are exact."""
+    model, examples = ByPlace(by_size=True), batch(1000, 5)
+    with BookkeepingEngine().on(model, LOSSES, examples) as gradients:
+        coefficients = 1 / gradients.measure().grad_norms
+        assert len(gradients.pages) > 10
+        exact = gradients.weighted_sum(coefficients)
+        allowed = ROUNDOFFS * 2.0**-24 * len(coefficients) / 0.98
+
+        def error(allowed: float) -> float:
+            return float((gradients.weighted_sum(coefficients, allowed) - exact).norm())
+
+        assert 0 < error(allowed) <= allowed
+        assert error(allowed / 3) == 0
+        whole = [
+            page.weighted_sum(part, allowed / 3)
+            for page, part in zip(
+                gradients.pages,
+                np.split(coefficients, np.cumsum([page.count for page in gradients.pages])[:-1]),
+                strict=True,
+            )
+        ]
+        assert float((sum(whole) - exact).norm()) > 0, "the control: each piece may err by all of it, and is in float32"
+
+
+@given(st.integers(1, 70), st.integers(2, 9))
+def test_pieces_are_added_up_once_each(count, together):
+    parts = [torch.tensor([2.0**-place], dtype=torch.float64) for place in range(count % 50 + 1)]
+    expected = sum(map(float, parts))
+    assert float(added_up(parts, together)) == expected
+
+
+def test_sums_of_many_pieces_are_rounded_few_times():
+    """Errors of equal numbers have one sign. The control adds one after the other: more than float64 has room for."""
+    number, count = 1 / 3 + 0.451**3, 1 << 14
+    exact = Fraction(number) * count
+
+    def roundings(together: int) -> float:
+        total = added_up((torch.tensor([number], dtype=torch.float64) for _ in range(count)), together)
+        return float(abs(Fraction(float(total)) - exact) / exact) * 2.0**53
+
+    assert roundings(TOGETHER) <= 2**10
+    assert roundings(count) > 2**11
 
 
 @pytest.mark.parametrize("by_size", [True, False])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import warnings
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,22 +15,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from inosgd import IDP_SGD, Owners, PlanConfig, SeededSource, make_plan
+from inosgd.bench.packages import imported
 from inosgd.errors import InvalidArgumentError
 from inosgd.integrations.logging import log_public
-from inosgd.training import Callback, TrainingState
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of packages that peft and transformers import
-    from peft import LoraConfig, PeftModel, get_peft_model
-    from transformers import (
-        BertConfig,
-        BertForSequenceClassification,
-        BertForTokenClassification,
-        GPT2Config,
-        GPT2LMHeadModel,
-        TrainingArguments,
-    )
-
 from inosgd.integrations.transformers import (
     class_losses,
     documents,
@@ -39,11 +27,26 @@ from inosgd.integrations.transformers import (
     save,
     trained_parameters,
 )
+from inosgd.training import Callback, TrainingState
 
 WORDS, LENGTH, COUNT = 23, 9, 60
 BASE = {"vocab_size": WORDS, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
 OWNERS = Owners.from_labels(["strict", "lenient"] * (COUNT // 2), {"strict": 2.0, "lenient": 8.0}, delta=1e-4)
-PLAN = make_plan(OWNERS.table, PlanConfig(steps=6, variant="sample", expected_batch_size=16, clipping_threshold=1.0))
+PLAN = make_plan(
+    OWNERS.table,
+    PlanConfig(steps=6, variant="sample", expected_batch_size=16, clipping_threshold=1.0),
+    verify=False,
+)
+
+
+def of(package: str, name: str):
+    """Imported by the process that needs it, and not with this file: these packages take longer than torch."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of packages that they import
+        return getattr(imported(package), name)
+
+
+transformers, peft = partial(of, "transformers"), partial(of, "peft")
 
 
 def seeded(build, *arguments, **options):
@@ -53,16 +56,18 @@ def seeded(build, *arguments, **options):
 
 
 def gpt2(**options) -> nn.Module:
-    return seeded(GPT2LMHeadModel, GPT2Config(n_embd=16, n_layer=1, n_head=2, n_positions=16, **BASE, **options))
+    config = transformers("GPT2Config")(n_embd=16, n_layer=1, n_head=2, n_positions=16, **BASE, **options)
+    return seeded(transformers("GPT2LMHeadModel"), config)
 
 
-def bert(kind=BertForSequenceClassification) -> nn.Module:
+def bert(kind: str = "BertForSequenceClassification") -> nn.Module:
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
-    return seeded(kind, BertConfig(**sizes, **BASE, num_labels=3, max_position_embeddings=16))
+    config = transformers("BertConfig")(**sizes, **BASE, num_labels=3, max_position_embeddings=16)
+    return seeded(transformers(kind), config)
 
 
-def lora(model: nn.Module, task: str, **options) -> PeftModel:
-    return seeded(get_peft_model, model, LoraConfig(r=2, task_type=task, **options))
+def lora(model: nn.Module, task: str, **options) -> nn.Module:
+    return seeded(peft("get_peft_model"), model, peft("LoraConfig")(r=2, task_type=task, **options))
 
 
 def texts() -> list[list[int]]:
@@ -131,7 +136,7 @@ def test_labels_of_documents_and_of_tokens():
     expected = F.cross_entropy(model(**{**examples, "labels": None}).logits, examples["labels"], reduction="none")
     assert torch.allclose(class_losses(model, examples), expected)
     tags = {**examples, "labels": torch.where(examples["attention_mask"] == 1, 2, -100)}
-    model = bert(BertForTokenClassification).eval()
+    model = bert("BertForTokenClassification").eval()
     one = {name: each[3:4] for name, each in tags.items()}
     assert class_losses(model, tags)[3].item() == pytest.approx(model(**one).loss.item(), rel=1e-5)
 
@@ -168,7 +173,7 @@ def test_adapters_are_trained_logged_saved_and_loaded(name, tmp_path):
     assert told["epsilon"] == logged[-1]["epsilon"]
     assert told["delta"] == {"strict": 1e-4, "lenient": 1e-4}
     base = bert() if "BERT" in name else gpt2()
-    loaded = PeftModel.from_pretrained(base, folder)
+    loaded = peft("PeftModel").from_pretrained(base, folder)
     assert mean_loss(loaded, examples, losses) == pytest.approx(mean_loss(model, examples, losses), rel=1e-6)
 
 
@@ -220,7 +225,7 @@ def test_a_loader_is_refused():
 
 def test_arguments_of_transformers_own_trainer_are_refused(tmp_path: Path):
     with pytest.raises(InvalidArgumentError, match=r"examples: a TrainingArguments .* torch optimizer"):
-        tuned(gpt2(), TrainingArguments(output_dir=str(tmp_path), use_cpu=True))
+        tuned(gpt2(), transformers("TrainingArguments")(output_dir=str(tmp_path), use_cpu=True))
 
 
 def test_what_has_no_save_pretrained_is_not_saved():

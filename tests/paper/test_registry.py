@@ -22,9 +22,10 @@ PER_CLASS = {"CH": 1, "CM": 3, "CS": 2, "CFS": 2}
 def tiny(name: str):
     setting = SETTINGS[name]
     per_class = PER_CLASS.get(setting.assignment, 6)
-    loader = partial(synthetic, ASSIGNMENTS[setting.assignment], setting.data_set, train_per_class=per_class)
+    sizes = {"train_per_class": per_class, "test_per_class": 1}
+    loader = partial(synthetic, ASSIGNMENTS[setting.assignment], setting.data_set, **sizes)
     study = study_of(name, "laptop", loader)
-    return study.changed({"steps": 2, "expected_batch_size": 8.0, "accountant": "rdp"})
+    return study.changed({"steps": 2, "expected_batch_size": 4.0, "accountant": "rdp"})
 
 
 def trained(name: str):

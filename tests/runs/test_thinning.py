@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from itertools import pairwise
 
 import pytest
@@ -118,14 +119,35 @@ def test_a_published_model_that_was_thinned_would_be_found(thinned, monkeypatch)
     assert verify_run(thinned).findings
 
 
-def test_killed_between_the_record_and_the_removal(thinned, monkeypatch):
-    monkeypatch.setattr("inosgd.runs.folder.shutil.rmtree", lambda *_, **__: None)
-    train(thinned, steps=8, source=SeededSource(3))
-    monkeypatch.undo()
-    assert len(list(thinned.checkpoints_path.iterdir())) > MOST
+@pytest.mark.parametrize("source", [SecureSource, lambda: SeededSource(3)], ids=["secure", "seeded"])
+@pytest.mark.parametrize("gone", [(), ("state.json",), ("streams.json", "model.safetensors")])
+def test_killed_between_the_record_and_the_removal(thinned, monkeypatch, gone, source):
+    with monkeypatch.context() as killed:
+        killed.setattr("inosgd.runs.folder.shutil.rmtree", lambda *_, **__: None)
+        train(thinned, steps=8, source=source())
+    standing = thinned.read_ledger().history.checkpoints
+    left = [path for path in thinned.checkpoints_path.iterdir() if path.name not in standing]
+    assert len(left) == 9 - MOST
+    for name in gone:
+        (left[0] / name).unlink()
     assert len(thinned.checkpoints()) == MOST
+    report = verify_run(thinned)
+    assert report.good
+    assert sum("killed before it removed one of many" in note for note in report.notes) == len(left)
     train(thinned, steps=1)
     assert {path.name for path in thinned.checkpoints_path.iterdir()} == {
         checkpoint.path.name for checkpoint in thinned.checkpoints()
     }
     assert not verify_run(thinned).findings
+
+
+def test_one_that_comes_back_with_its_keys_is_found(thinned, tmp_path):
+    """The negative control: a copy from before its keys were erased leads to the noise of the steps after it."""
+    train(thinned, steps=3, source=SecureSource())
+    newest = thinned.checkpoints()[-1].path
+    shutil.copytree(newest, tmp_path / "kept")
+    train(thinned, steps=7)
+    assert not newest.exists()
+    shutil.copytree(tmp_path / "kept", newest)
+    (finding,) = verify_run(thinned).findings
+    assert f"checkpoint {newest.name} was given up" in finding.message

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.measure import Measurement
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -87,11 +88,21 @@ def late_progress(what: str) -> Iterator[Callable[[float], None]]:
         progress.stop()
 
 
+class _Narrowing(Table):
+    """A table that cuts no number: where it is too wide, headings and then names take several lines."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if Measurement.get(console, options.update(width=1000), self).maximum > options.max_width:
+            for column in self.columns:
+                column.header = str(column.header).replace(" ", "\n", 1)
+        yield from super().__rich_console__(console, options)
+
+
 def plain_table(*left: str, right: tuple[str, ...]) -> Table:
     """A table that fits a narrow terminal: words in the ``left`` columns, numbers in the ``right`` ones."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    table = _Narrowing(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     for heading in left:
-        table.add_column(heading, no_wrap=True)
+        table.add_column(heading, overflow="fold", min_width=8)
     for heading in right:
         table.add_column(heading, justify="right", no_wrap=True)
     return table

@@ -48,8 +48,9 @@ def plan_tables(described: dict[str, Any]) -> list[Table | str]:
     shown.append(f"{AUTO_PLAN if described['variant'] == 'fair' else ''}{described['gains']}")
     shown.append(f"A learning rate of 1 in noise units is {described['rate_of_noise_unit']:.4g} in the usual unit.")
     shown.append(
-        f"a step: expected {plural(unit)} in a batch; signal: what an owner contributes over the noise; spent: of ε, "
-        f"for each single {unit}; of 10: the ε of ten of them together. The guarantee is per {unit}."
+        f"in a step: expected {plural(unit)} of the owner in a batch; signal: the most that they can add to the sum, "
+        f"divided by the noise; spent ε: of each single {unit}; ε of 10: of ten of them together. The guarantee is per "
+        f"{unit}."
     )
     return shown
 

@@ -46,8 +46,10 @@ def watch_command(
             seen = look(folder, pace)
             live.update(_frame(seen), refresh=True)
             if seen.ended:
-                return
+                break
             time.sleep(max(every, REST * (time.monotonic() - began)))
+    if not live.console.is_terminal:
+        live.console.line()  # what follows in a file or pipe begins on a line of its own
 
 
 @dataclass

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 import torch
@@ -30,7 +31,7 @@ from torch.utils import _pytree as pytree
 from inosgd import _validate
 from inosgd._arrays import FloatArray, IntArray
 from inosgd.augmentation import Augmentation
-from inosgd.gradients.bookkeeping import BookkeepingEngine, RandomState
+from inosgd.gradients.bookkeeping import BookkeepingEngine, RandomState, added_up
 from inosgd.gradients.engine import (
     BatchGradients,
     ExampleLosses,
@@ -232,16 +233,19 @@ class _Piecewise:
 
     def weighted_sum(self, coefficients: FloatArray, error: float = 0.0) -> torch.Tensor:
         """See `BatchGradients.weighted_sum`."""
-        total = torch.zeros(parameter_count(self._model), dtype=torch.float64, device=self._device)
+        nothing = torch.zeros(parameter_count(self._model), dtype=torch.float64, device=self._device)
+        total = added_up(chain([nothing], self._scaled(coefficients)))
+        if self._after is not None:
+            self._after.restore()
+        return total
+
+    def _scaled(self, coefficients: FloatArray) -> Iterator[torch.Tensor]:
         for place in reversed(np.flatnonzero(coefficients).tolist()):
             if self._kept is None or self._kept[0] != place:
                 self._kept = None  # one buffer at a time
                 self._before[place].restore()
                 self._kept = place, self._passed(place)[1]
-            total += float(coefficients[place]) * self._kept[1]
-        if self._after is not None:
-            self._after.restore()
-        return total
+            yield float(coefficients[place]) * self._kept[1]
 
     def _passed(self, place: int) -> tuple[float, torch.Tensor]:
         """The loss of a unit and its gradient, in float64."""

@@ -101,6 +101,7 @@ class History:
         files: The files of the run by name.
         checkpoints: The checkpoints that stand, by name.
         given_up: The checkpoints that do not stand any more: by name the record that says so.
+        thinned: Those of them that were one of many: by name the SHA-256 of their streams without keys.
         published_models: By step the SHA-256 of the model that was published after it, if it is known.
         data: The keyed digests of what is trained on, by name; empty if they are not recorded yet.
         returned: The number of the last change or rollback; 0 if there is none.
@@ -121,6 +122,7 @@ class History:
         self.files: dict[str, KnownFile] = {}
         self.checkpoints: dict[str, KnownCheckpoint] = {}
         self.given_up: dict[str, int] = {}
+        self.thinned: dict[str, str] = {}
         self.published_models: dict[int, str | None] = {}
         self.data: dict[str, str] = {}
         self.returned = 0
@@ -277,7 +279,10 @@ class History:
         self.checkpoints[name] = KnownCheckpoint(name, body["step"], state, streams, erased, self._records + 1)
 
     def _take_lost(self, body: Mapping[str, Any]) -> None:
-        self._give_up(body["checkpoint"])
+        known = self.checkpoints[body["checkpoint"]]
+        if body.get("why") == "thinned":
+            self.thinned[known.name] = known.erased
+        self._give_up(known.name)
 
     def _take_data(self, body: Mapping[str, Any]) -> None:
         self.data = {str(name): str(digest) for name, digest in body["digests"].items()}

@@ -192,7 +192,9 @@ def _spoiled(folder: Path, known: KnownCheckpoint, error: CheckpointError) -> Fi
 def _unknown(folder: Path, chain: Chain, history: History) -> Seen:
     """Whatever lies below the folder and is not in the ledger, nor named as not covered."""
     for path in sorted((folder / CHECKPOINTS).glob("step-*")):
-        if path.name in history.given_up:
+        if _sha256(path / "streams.json") in (None, history.thinned.get(path.name)) and path.name in history.thinned:
+            yield f"checkpoint {path.name}: a process was killed before it removed one of many; resume does"
+        elif path.name in history.given_up:
             record = history.given_up[path.name]
             yield Finding(record, f"checkpoint {path.name} was given up; resume the run, which removes it")
         elif path.name not in history.checkpoints:
