@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from joblib.externals import cloudpickle
 
 from inosgd.compare.entrant import entrants
 from inosgd.method import AUTO, DP_SGD, INO_SGD
@@ -85,3 +86,9 @@ def test_owners_of_our_own_studies_hold_mixtures():
     assert ((shares > 0.02).sum(axis=1) >= 3).all()
     assert (dealt_out(data.class_numbers, 6) == dealt_out(data.class_numbers, 6)).all()
     assert set(MIXTURES) <= {entry.name for entry in FRONTIER}
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_our_own_studies_go_to_other_processes(name):
+    sent = cloudpickle.dumps(mixture_study(name, Path("nowhere")))
+    assert cloudpickle.loads(sent).name == name

@@ -114,13 +114,9 @@ def mixture_study(name: str, folder: Path) -> Study:
     mixture = MIXTURES[name]
     budgets = hospitals(mixture.owners, *mixture.epsilons)
 
-    @cache
-    def loaded() -> tuple[np.ndarray[Any, Any], IntArray, IntArray, Sequence[str]]:
-        inputs, targets, classes = _loaded(mixture.data_set, folder)
-        return inputs, targets, dealt_out(targets, mixture.owners, mixture.concentration), classes
-
     def split(seed: int) -> StudyData:
-        inputs, targets, owners, classes = loaded()
+        inputs, targets, classes = _loaded(mixture.data_set, folder)
+        owners = dealt_out(targets, mixture.owners, mixture.concentration)
         return split_by_class(inputs, targets, owners, budgets, classes, seed, balanced=mixture.balanced)
 
     def model(data: StudyData, seed: int) -> nn.Module:
@@ -143,6 +139,7 @@ def mixture_study(name: str, folder: Path) -> Study:
     )
 
 
+@cache  # of the module: a study goes to other processes, and what is cached inside it could not
 def _loaded(name: str, folder: Path) -> tuple[np.ndarray[Any, Any], IntArray, Sequence[str]]:
     """Inputs, class numbers and classes."""
     if name == "digits":
