@@ -147,6 +147,70 @@ def test_a_replayed_receipt_is_not_valid_against_the_newest_head(tmp_path):
         assert "published head" in checked(old, book.head, tmp_path).stderr
 
 
+def test_a_receipt_says_of_which_collection_it_is(tmp_path):
+    """The same owner has been charged less elsewhere: such a receipt is valid, and is not that of the patients."""
+    with busy_book(f"sqlite:///{tmp_path}/a.db") as book:
+        for name in ("patients", "others"):
+            done = checked(receipt_of(book, name, "clinic"), book.head, tmp_path)
+            assert done.stdout.endswith(f"in {name!r}\n")
+
+
+def declared_book(url: str) -> Accounts:
+    """A programme of two trainings, the second of which has begun."""
+    book = new_book(url)
+    book.declare("patients", NAMES, [same_for_all(0.05, 4.0, 20), same_for_all(0.02, 3.0, 30)])
+    book.commit(book.reserve("patients", NAMES, same_for_all(0.02, 3.0, 30)).id, 10)
+    return book
+
+
+def test_the_receipt_of_a_programme_says_what_is_not_checked(tmp_path):
+    with declared_book(f"sqlite:///{tmp_path}/a.db") as book:
+        for owner in NAMES:
+            done = checked(receipt_of(book, "patients", owner), book.head, tmp_path)
+            assert done.returncode == 0, done.stderr
+            assert "by PLD, which `inosgd account verify` checks" in done.stdout
+
+
+@pytest.mark.parametrize("case", ["as declared", "never declared", "another mechanism", "more steps", "twice", "late"])
+def test_nothing_is_free_because_a_book_calls_it_a_programme(case, tmp_path):
+    """A model owner that writes its book by hand has heads of its own: the first case is the control."""
+    declared = case != "never declared"
+    url = f"sqlite:///{tmp_path}/a.db"
+    with declared_book(url) if declared else new_book(url) as book:
+        part, rate, steps = 0, 0.05, 20
+        if case == "another mechanism":
+            rate = 0.5
+        elif case == "more steps":
+            steps = 2000
+        elif case == "twice":
+            part, rate, steps = 1, 0.02, 30
+        charge = same_for_all(rate, 4.0 if part == 0 else 3.0, steps)
+        with book._writing() as write:
+            if case == "late":
+                trainings = [same_for_all(0.05, 4.0, 20).to_json()]
+                write.entry("declared", 1, {"trainings": trainings}, {"mechanisms 0": charge.table})
+            fields = {"reservation": "free", "purpose": "training", "plan": None, "begun": 0, "releases": [steps]}
+            arrays = {"mechanisms": charge.table, "prices": np.zeros((3, 1), dtype=np.int64)}
+            write.entry("reserved", 1, {**fields, **charge.to_json(), "programme": [2, part]}, arrays)
+            write.entry("committed", 1, {"reservation": "free", "releases": steps, "ledger": None})
+        done = checked(receipt_of(book, "patients", "clinic"), book.head, tmp_path)
+        assert (done.returncode == 0) == (case == "as declared"), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("kind", "releases"), [("committed", 16), ("committed", 21), ("committed", 9), ("settled", -1)]
+)
+def test_no_more_is_committed_than_was_reserved(kind, releases, tmp_path):
+    """Nor less than before, nor given back than was taken; the first case is the control."""
+    with new_book(f"sqlite:///{tmp_path}/a.db") as book:
+        state = book.reserve("patients", NAMES, same_for_all(0.01, 4.0, 20))
+        book.commit(state.id, 15)
+        with book._writing() as write:
+            write.entry(kind, 1, {"reservation": state.id, "releases": releases, "ledger": None})
+        done = checked(receipt_of(book, "patients", "clinic"), book.head, tmp_path)
+        assert (done.returncode == 0) == (releases == 16), done.stdout + done.stderr
+
+
 EDITS = {
     "body": ("UPDATE entries SET body = replace(body, '\"releases\":15', '\"releases\":1') WHERE number = 3", "edited"),
     "kind": ("UPDATE entries SET kind = 'looked' WHERE number = 3", "edited"),
