@@ -554,7 +554,7 @@ class Accounts:
             committed = cost(prices, state.releases, state.committed)
             spent = collection.spent - committed + cost(prices, state.releases, taken)
             held = collection.held - (cost(prices, state.releases, state.total) - committed)
-            end = "committed" if taken == state.total else "refunded" if taken else "void"
+            end = ended(taken, state.total)
             write.entry("settled", collection.number, {"reservation": identifier, "releases": taken, "state": end})
             self.store(replace(collection, spent=spent, held=held))
             return self._update(replace(state, state=end, committed=taken))
@@ -831,6 +831,11 @@ class _Writing:
                 f"{last.isoformat(timespec='seconds')}: set the clock right; nothing was written"
             )
         return max(now, last).isoformat(timespec="microseconds")
+
+
+def ended(taken: int, total: int) -> str:
+    """The state of a reservation that has ended with ``taken`` of its ``total`` releases."""
+    return "committed" if taken == total else "refunded" if taken else "void"
 
 
 def _as_asked(names: Sequence[str], epsilons: FloatArray, standings: Mapping[str, Standing]) -> FloatArray:
