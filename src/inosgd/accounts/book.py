@@ -12,7 +12,9 @@ Guarantee:
     Let an owner's account have order α. At every moment, the releases that were committed have together a Rényi
     divergence, at order α, of at most what the budget that was in force at the last commitment allows, for each unit of
     the owner: by the theorem in `inosgd.accounts.filter`, if every release on the collection's units goes through the
-    book. What is reserved and committed never exceeds the budget in force when it was reserved.
+    book, and if no change of the budget depends on what was released; if one does, at most what the largest budget
+    that could have been in force allows. What is reserved and committed never exceeds the budget in force when it was
+    reserved.
 
 After a budget was lowered, commitments of running trainings are refused where the lowered budget does not allow them;
 what was spent before stays as it is.
