@@ -147,6 +147,105 @@ def test_a_replayed_receipt_is_not_valid_against_the_newest_head(tmp_path):
         assert "published head" in checked(old, book.head, tmp_path).stderr
 
 
+def test_a_receipt_says_of_which_collection_it_is(tmp_path):
+    """The same owner has been charged less elsewhere: such a receipt is valid, and is not that of the patients."""
+    with busy_book(f"sqlite:///{tmp_path}/a.db") as book:
+        for name in ("patients", "others"):
+            done = checked(receipt_of(book, name, "clinic"), book.head, tmp_path)
+            assert done.stdout.endswith(f"in {name!r}\n")
+
+
+def declared_book(url: str) -> Accounts:
+    """A programme of two trainings, the second of which has begun."""
+    book = new_book(url)
+    book.declare("patients", NAMES, [same_for_all(0.05, 4.0, 20), same_for_all(0.02, 3.0, 30)])
+    book.commit(book.reserve("patients", NAMES, same_for_all(0.02, 3.0, 30)).id, 10)
+    return book
+
+
+def test_the_receipt_of_a_programme_says_what_is_not_checked(tmp_path):
+    with declared_book(f"sqlite:///{tmp_path}/a.db") as book:
+        for owner in NAMES:
+            done = checked(receipt_of(book, "patients", owner), book.head, tmp_path)
+            assert done.returncode == 0, done.stderr
+            assert "by PLD, which `inosgd account verify` checks" in done.stdout
+
+
+UNDECLARED = {
+    "as declared": None,
+    "never declared": "not part of the programme",
+    "another mechanism": "not one that the collection's programme has left",
+    "more steps": "not one that the collection's programme has left",
+    "twice": "not one that the collection's programme has left",
+    "late": "declared before the first training",
+    "another part": "is said to be another",
+    "lowered": "does not allow the programme",
+}
+
+
+@pytest.mark.parametrize("case", UNDECLARED)
+def test_nothing_is_free_because_a_book_calls_it_a_programme(case, tmp_path):
+    """A model owner that writes its book by hand has heads of its own: the first case is the control."""
+    url, late = f"sqlite:///{tmp_path}/a.db", case in ("never declared", "late")
+    part, rate, noise, steps = (1, 0.02, 3.0, 30) if case == "twice" else (0, 0.05, 4.0, 20)
+    rate, steps = 0.5 if case == "another mechanism" else rate, 2000 if case == "more steps" else steps
+    charge = same_for_all(rate, noise, steps)
+    with new_book(url) if late else declared_book(url) as book:
+        if case == "late":
+            book.reserve("patients", NAMES, same_for_all(0.01, 4.0, 1))
+        if case == "lowered":
+            book.set_budgets("patients", {"clinic": Budget(epsilon=0.05, delta=1e-5)})
+        with book._writing() as write:
+            if case == "late":
+                write.entry("declared", 1, {"trainings": [charge.to_json()]}, {"mechanisms 0": charge.table})
+            fields = {"reservation": "free", "purpose": "training", "plan": None, "begun": 0, "releases": [steps]}
+            fields |= {**charge.to_json(), "programme": [2, 1 if case == "another part" else part]}
+            arrays = {"mechanisms": charge.table, "prices": np.zeros((3, 1), dtype=np.int64)}
+            write.entry("reserved", 1, fields, arrays)
+            write.entry("committed", 1, {"reservation": "free", "releases": steps, "ledger": None})
+        done = checked(receipt_of(book, "patients", "clinic"), book.head, tmp_path)
+        assert (done.returncode == 0) == (case in ("as declared", "lowered")), done.stdout + done.stderr
+        found = [finding for finding in verify_book(book).findings if "cannot stand there" in finding]
+        assert len(found) == (case != "as declared")
+        assert all(str(UNDECLARED[case]) in finding for finding in found)
+
+
+def test_entries_that_do_not_belong_there_are_noticed(tmp_path):
+    """A charge that is filed under another collection is in no receipt; opened again, nothing would be spent."""
+    cases = {
+        "is of collection 1": ("committed", 2, {"releases": 16, "ledger": None}),
+        "does not end as reserved": ("settled", 1, {"releases": 0, "state": "reserved"}),
+        "was opened before": ("opened", 1, {}),
+    }
+    for number, (expected, (kind, collection, fields)) in enumerate(cases.items()):
+        with new_book(f"sqlite:///{tmp_path}/{number}.db") as book:
+            book.open_collection("others", TABLE)
+            state = book.reserve("patients", NAMES, same_for_all(0.01, 4.0, 20))
+            book.commit(state.id, 15)
+            assert verify_book(book).good
+            opened, arrays = book.entries(1, "opened")[0], {}
+            if kind == "opened":
+                fields = {name: value for name, value in opened.fields.items() if name != "arrays"}
+                arrays = {name: book.array(opened.number, name) for name in opened.fields["arrays"]}
+            with book._writing() as write:
+                write.entry(kind, collection, {"reservation": state.id, **fields}, arrays)
+            assert any(expected in finding for finding in verify_book(book).findings), expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "releases"), [("committed", 16), ("committed", 21), ("committed", 9), ("settled", -1)]
+)
+def test_no_more_is_committed_than_was_reserved(kind, releases, tmp_path):
+    """Nor less than before, nor given back than was taken; the first case is the control."""
+    with new_book(f"sqlite:///{tmp_path}/a.db") as book:
+        state = book.reserve("patients", NAMES, same_for_all(0.01, 4.0, 20))
+        book.commit(state.id, 15)
+        with book._writing() as write:
+            write.entry(kind, 1, {"reservation": state.id, "releases": releases, "ledger": None})
+        done = checked(receipt_of(book, "patients", "clinic"), book.head, tmp_path)
+        assert (done.returncode == 0) == (releases == 16), done.stdout + done.stderr
+
+
 EDITS = {
     "body": ("UPDATE entries SET body = replace(body, '\"releases\":15', '\"releases\":1') WHERE number = 3", "edited"),
     "kind": ("UPDATE entries SET kind = 'looked' WHERE number = 3", "edited"),

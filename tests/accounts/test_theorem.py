@@ -61,10 +61,24 @@ def test_keeping_to_the_room_on_average_only_would_be_noticed():
     assert joint_divergence(first, second, order) > room
 
 
+def test_a_budget_that_is_lowered_in_view_of_outcomes_does_not_lower_what_holds_for_all_of_them():
+    """No course takes more than the documentation says, and all courses are within the budget before."""
+    order, before, lowered = 4, 0.5, 0.25
+    first = math.sqrt(order / (2 * lowered))  # the first release takes all that the lowered budget allows
+
+    def second(outcome: float) -> float:
+        """Nothing more after outcomes at which the owner lowers its budget; all that is left after the others."""
+        return 1e9 if outcome > 0.5 else math.sqrt(order / (2 * (before - lowered)))
+
+    assert lowered < joint_divergence(first, second, order) <= before * (1 + 1e-6)
+    assert joint_divergence(first, lambda _: 1e9, order) <= lowered * (1 + 1e-6)  # whatever the outcome: the control
+
+
 OWNERS = ("a", "b", "c", "d")
 TABLE = OwnerTable(OWNERS, np.array([0.5, 1.0, 1.0, 4.0]), np.full(4, 1e-5), np.full(4, 50))
 NOTHING = Budget(epsilon=1e-12, delta=1e-12)
 """Nothing may be charged to an owner that is paused; a budget of 0 cannot be written, and this has no room either."""
+MOVES = ("reserve", "greedy", "commit", "settle", "crash", "budget", "pause", "withdraw")
 rates = st.sampled_from([0.0, 0.01, 0.05, 0.3, 1.0])
 multipliers = st.sampled_from([1.0, 2.0, 5.0, 20.0])
 
@@ -79,6 +93,18 @@ class Judge:
         self.taken: dict[str, dict[str, int]] = defaultdict(dict)
         self.mechanisms: dict[str, dict[str, tuple[float, float]]] = {}
         self.refusals: list[AccountExceededError] = []
+        self.withdrawn: set[str] = set()
+
+    def change(self, book: Accounts, owner: str, budget: Budget, state: str = "open") -> None:
+        """Another budget, a pause (which the next budget ends) or a withdrawal, which is for good."""
+        asked = budget if state == "open" else Budget(epsilon=4.0, delta=1e-5)
+        if owner in self.withdrawn:
+            with pytest.raises(AccountError, match="has withdrawn, for good"):
+                book.set_budgets("patients", {owner: asked}, state=state)
+            return
+        book.set_budgets("patients", {owner: asked}, state=state)
+        self.budgets[owner] = budget
+        self.withdrawn |= {owner} if state == "withdrawn" else set()
 
     def check(self, charged: str) -> None:
         """All owners that the training ``charged`` charges are within the budgets in force."""
@@ -103,7 +129,7 @@ def play(data: st.DataObject, book: Accounts, steps: int) -> Judge:
     """Trainings that are chosen in view of what is left, changes of budgets and failures, in any order."""
     judge, running = Judge(book), {}
     for _ in range(steps):
-        move = data.draw(st.sampled_from(["reserve", "greedy", "commit", "settle", "crash", "budget", "pause"]))
+        move = data.draw(st.sampled_from(MOVES))
         if move in ("reserve", "greedy"):
             q = np.array([data.draw(rates) for _ in OWNERS])
             z = np.array([data.draw(multipliers) for _ in OWNERS])
@@ -125,13 +151,11 @@ def play(data: st.DataObject, book: Accounts, steps: int) -> Judge:
             judge.mechanisms[state.id] = dict(zip(OWNERS, zip(q.tolist(), z.tolist(), strict=True), strict=True))
         elif move == "budget":
             owner = data.draw(st.sampled_from(OWNERS))
-            budget = Budget(epsilon=data.draw(st.sampled_from([0.1, 0.4, 1.0, 3.0])), delta=1e-5)
-            book.set_budgets("patients", {owner: budget})
-            judge.budgets[owner] = budget
-        elif move == "pause":
+            epsilon, delta = data.draw(st.sampled_from([0.1, 0.4, 1.0, 3.0])), data.draw(st.sampled_from([1e-5, 1e-7]))
+            judge.change(book, owner, Budget(epsilon=epsilon, delta=delta))
+        elif move in ("pause", "withdraw"):
             owner = data.draw(st.sampled_from(OWNERS))
-            book.set_budgets("patients", {owner: Budget(epsilon=4.0, delta=1e-5)}, state="paused")
-            judge.budgets[owner] = NOTHING
+            judge.change(book, owner, NOTHING, state={"pause": "paused", "withdraw": "withdrawn"}[move])
         elif running:
             name = data.draw(st.sampled_from(sorted(running)))
             state = running[name]

@@ -12,15 +12,17 @@ import time
 from urllib.parse import urlencode
 
 import pytest
+from starlette.testclient import TestClient
 
 from inosgd.accounts.book import Accounts
 from inosgd.accounts.requests import waiting
+from inosgd.accounts.verification import verify_book
 from inosgd.errors import InvalidArgumentError, UnknownOwnerError
 from inosgd.owners import OwnerTable
 from inosgd.serve import limits, server
-from inosgd.serve.app import MOST_NOTED, application
+from inosgd.serve.app import MOST_FIELDS, MOST_NOTED, application
 from inosgd.serve.audit import lines
-from inosgd.serve.limits import LARGEST_BODY, Attempts
+from inosgd.serve.limits import LARGEST_BODY, MOST_FAILURES, Attempts
 from inosgd.serve.links import digest, links, make_link, revoke, visitor_with
 from inosgd.serve.settings import Settings
 from tests.accounts.books import same_for_all
@@ -210,6 +212,97 @@ def test_guessing_is_slowed_down(visit, book):
     assert codes[-1] == 429
     assert stranger.post("/enter", {"token": make_link(book, "patients", "clinic")}).status_code == 429
     assert [line.action for line in lines(book)].count("refused log-in") == 10
+
+
+def test_guessing_is_slowed_down_whatever_a_stranger_says_of_its_address(book, tmp_path):
+    """A proxy appends the address that it sees to the header, or adds one of its own after it."""
+    public = "https://budgets.example.org"
+    kinds = [("origin", public), ("content-type", "application/x-www-form-urlencoded")]
+    for proxy in (lambda said: [f"{said}, 192.0.2.1"], lambda said: [said, "192.0.2.1"]):
+        app = application(Settings(f"sqlite:///{tmp_path}/accounts.db", public=public))
+        client = TestClient(app, base_url=public, follow_redirects=False)
+        said = [f"198.51.100.{number}" for number in range(MOST_FAILURES + 1)]
+        headers = [[*kinds, *(("x-forwarded-for", each) for each in proxy(address))] for address in said]
+        found = [client.post("/enter", content="token=a.b", headers=each).status_code for each in headers]
+        assert found == [403] * MOST_FAILURES + [429]
+
+
+def test_no_address_leads_from_tls_to_none(book, tmp_path):
+    """A redirect with status 307 sends a form on, and its secret with it."""
+    public = "https://budgets.example.org"
+    app = application(Settings(f"sqlite:///{tmp_path}/accounts.db", public=public))
+    client = TestClient(app, base_url="http://budgets.example.org", follow_redirects=False)  # what a proxy passes on
+    for path in ("/enter/", "/change/", "/receipt.json/", "/page.css/"):
+        found = [client.get(path), client.post(path, data={"token": "a.b"}, headers={"origin": public})]
+        assert [each.status_code for each in found] == [404, 404]
+        assert not any("location" in each.headers for each in found)
+
+
+def test_forms_of_too_many_fields_and_odd_lengths_are_answered(book, visit):
+    owner, before = visit("hospital"), book.head
+    many = {f"field{number}": "1" for number in range(MOST_FIELDS)}
+    assert owner.get("/enter?" + urlencode({**many, "action": "pause"})).status_code == 200
+    form = owner.asked("lower", 0.9)
+    assert owner.post("/change", {**form, **many}).status_code == 400
+    assert owner.client.post("/enter", content=b"", headers={"content-length": "9" * 5000}).status_code == 413
+    assert visit("hospital", "\0.\0").entered.status_code == 403
+    assert book.head == before
+    assert owner.post("/change", form).status_code == 303  # the control: it was a good form
+
+
+def test_methods_and_paths_in_other_spellings_change_nothing_and_show_nothing_more(book, visit):
+    owner, before = visit("hospital"), book.head
+    form = owner.asked("lower", 0.9)
+    for method in ("PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "FOO"):
+        assert owner.client.request(method, "/change", data=form).status_code == 404
+    for name in ("x-http-method-override", "x-http-method", "x-method-override"):
+        found = owner.client.get("/change?" + urlencode(form), headers={name: "POST"})
+        assert found.status_code == 200  # it shows the consequence
+    assert owner.client.head("/change?" + urlencode(form)).content == b""
+    stranger = visit("hospital", "a.b")
+    for path in (
+        "/%72eceipt.json",
+        "/page.css/../receipt.json",
+        "//receipt.json",
+        "/./receipt.json",
+        "/receipt.json?x",
+    ):
+        assert stranger.get(path).status_code in (303, 404)
+        assert stranger.get(path).headers.get("location", "/enter") == "/enter"
+    for path in (
+        "/page.css/../../app.py",
+        "/..%2fapp.py",
+        "/%2e%2e/app.py",
+        "/templates/base.html",
+        "/receipt.json%00",
+    ):
+        assert owner.get(path).status_code == 404
+    assert book.head == before
+
+
+@pytest.mark.parametrize(
+    "number", ["NaN", "-1", "0", "-0.0", "inf", "1e999", "1e-5000", "9" * 5000, "0x1", "½", "", "\0", "1;"]
+)
+def test_what_is_no_number_is_no_budget(book, visit, number):
+    owner, before = visit("hospital"), book.head
+    for action in ("lower", "raise"):
+        assert owner.get("/change?" + urlencode({"action": action, "epsilon": number})).status_code == 400
+    model, plan = visit(None), {"collection": "patients", "variant": "scale"}
+    for asked in ({"steps": number, "batch": "5"}, {"steps": "5", "batch": number}):
+        assert model.get("/plan?" + urlencode({**plan, **asked})).status_code == 400
+    assert book.head == before
+
+
+def test_the_smallest_budget_a_pause_and_a_withdrawal_follow_each_other(book, visit):
+    owner, model = visit("hospital"), visit(None)
+    for action, epsilon in (("lower", "5e-324"), ("pause", ""), ("withdraw", "")):
+        assert owner.change(action, epsilon).status_code == 303
+        pages = [owner.get("/"), owner.get("/done"), owner.get("/receipt.json"), model.get("/")]
+        assert [each.status_code for each in pages] == [200] * 4
+    for action in ("resume", "pause", "lower", "raise", "withdraw"):
+        assert owner.get(f"/change?action={action}&epsilon=0.5").status_code == 400
+    assert book.standing("patients", "hospital").state == "withdrawn"
+    assert verify_book(book).good
 
 
 def test_attempts_are_forgotten_after_a_while_and_addresses_are_not_kept_for_ever():

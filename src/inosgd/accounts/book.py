@@ -12,7 +12,9 @@ Guarantee:
     Let an owner's account have order α. At every moment, the releases that were committed have together a Rényi
     divergence, at order α, of at most what the budget that was in force at the last commitment allows, for each unit of
     the owner: by the theorem in `inosgd.accounts.filter`, if every release on the collection's units goes through the
-    book. What is reserved and committed never exceeds the budget in force when it was reserved.
+    book, and if no change of the budget depends on what was released; if one does, at most what the largest budget
+    that could have been in force allows. What is reserved and committed never exceeds the budget in force when it was
+    reserved.
 
 After a budget was lowered, commitments of running trainings are refused where the lowered budget does not allow them;
 what was spent before stays as it is.
@@ -554,7 +556,7 @@ class Accounts:
             committed = cost(prices, state.releases, state.committed)
             spent = collection.spent - committed + cost(prices, state.releases, taken)
             held = collection.held - (cost(prices, state.releases, state.total) - committed)
-            end = "committed" if taken == state.total else "refunded" if taken else "void"
+            end = ended(taken, state.total)
             write.entry("settled", collection.number, {"reservation": identifier, "releases": taken, "state": end})
             self.store(replace(collection, spent=spent, held=held))
             return self._update(replace(state, state=end, committed=taken))
@@ -831,6 +833,11 @@ class _Writing:
                 f"{last.isoformat(timespec='seconds')}: set the clock right; nothing was written"
             )
         return max(now, last).isoformat(timespec="microseconds")
+
+
+def ended(taken: int, total: int) -> str:
+    """The state of a reservation that has ended with ``taken`` of its ``total`` releases."""
+    return "committed" if taken == total else "refunded" if taken else "void"
 
 
 def _as_asked(names: Sequence[str], epsilons: FloatArray, standings: Mapping[str, Standing]) -> FloatArray:

@@ -1,7 +1,4 @@
-"""Check the receipt of an account book: python check_receipt.py RECEIPT.json NUMBER:HASH.
-
-NUMBER:HASH is the published head of the book's chain. Chain, charges, prices and budgets are all checked.
-"""
+"""Check the receipt of an account book against its published head: python check_receipt.py RECEIPT.json NUMBER:HASH."""
 
 import json
 import math
@@ -16,8 +13,7 @@ ORDERS = [*range(2, 64), *(round(64 * 2 ** (quarter / 4)) for quarter in range(2
 
 
 def _need(holds: object, why: str) -> None:
-    if not holds:
-        raise SystemExit(f"NOT VALID: {why}")
+    return None if holds else sys.exit(f"NOT VALID: {why}")
 
 
 def row_of(proof: Any, named: Any, row: int) -> Any:
@@ -43,8 +39,7 @@ def divergence(q: float, z: float, order: int) -> float:
     for k in range(2, order + 1):
         x, choose = k * (k - 1) / (2 * z * z), log(order + 1) - log(k + 1) - log(order - k + 1)
         logs.append(choose + k * math.log(q) + (order - k) * math.log1p(-q) + x + math.log(-math.expm1(-x)))
-    top = max(logs)
-    total = top + math.log(math.fsum(math.exp(each - top) for each in logs))
+    total = (top := max(logs)) + math.log(math.fsum(math.exp(each - top) for each in logs))
     return (total if total > 50 else math.log1p(math.exp(total))) / (order - 1)
 
 
@@ -56,15 +51,14 @@ def prices(body: Any, row: Any, order: int) -> list[float]:
         return [divergence(q, z, order) for q, z, _ in runs[0]][: len(body["releases"])]
     base = {a: max(sum(n * divergence(q, z, a) for q, z, n in run) for run in runs) for a in ORDERS}
     if trials["family"] == "poisson":
-        at = math.log(order / (order - 1))
-        logs = [(a - 1) * (d - at + math.log1p(-1 / a)) - math.log(a) for a, d in base.items()]
+        logs = [(a - 1) * (d + math.log1p(-1 / order) + math.log1p(-1 / a)) - math.log(a) for a, d in base.items()]
         return [base[order] + trials["mean"] * math.exp(min(*logs, 0.0)) + math.log(trials["mean"]) / (order - 1)]
     other = min((1 - 1 / a) * d - math.log(trials["gamma"]) / a for a, d in {**base, 1: 0.0}.items())
     return [base[order] + (1 + trials["eta"]) * other + math.log(max(trials["mean"], 1)) / (order - 1)]
 
 
 def _main(receipt: Any, head: str) -> None:
-    previous, spent, own, reserved = "0" * 64, 0, dict[str, Any](), dict[str, Any]()
+    previous, spent, own, reserved, but, owner = "0" * 64, 0, dict[str, Any](), dict[str, Any](), "", receipt["owner"]
     for number, entry in enumerate(receipt["entries"], 1):
         text, what, kind = entry.pop("text"), f"entry {number}", entry["kind"]
         _need(entry["number"] == number and entry["previous"] == previous, f"{what} does not follow")
@@ -73,16 +67,22 @@ def _main(receipt: Any, head: str) -> None:
             continue
         _need(text and sha256(text.encode()).hexdigest() == entry["body"], f"{what} was edited")
         body = json.loads(text)
-        for name in ("members", "names", "orders", "budgets", "mechanisms", "prices"):
-            if name in body["arrays"]:
+        for name in sorted(body["arrays"], key="members".__ne__):
+            if name.split()[0] in ("members", "names", "orders", "budgets", "mechanisms", "prices"):
                 row = receipt["place"] if name in ("members", "names") else own["members"][0]
                 own[name] = row_of(receipt["proofs"][str(number)][name], body["arrays"][name], row)
-        name = bytes.fromhex(receipt["salt"]) + receipt["owner"].encode()
-        _need(bytes(own["names"]) == sha256(name).digest(), "the owner is another one")
+        name = sha256(bytes.fromhex(receipt["salt"]) + owner.encode()).digest()
+        _need(bytes(own["names"]) == name, "the owner is another one")
         (epsilon, delta), (order,) = own["budgets"], own["orders"]
         room = epsilon - math.log1p(-1 / order) + math.log(delta * order) / (order - 1)
-        if kind == "reserved":
-            exact = [0.0] * len(own["prices"]) if "programme" in body else prices(body, own["mechanisms"], order)
+        if kind in ("opened", "declared"):
+            own["declared"] = [] if reserved else body.get("trainings")
+            but += f" in {body['name']!r}" if kind == "opened" else "; by PLD, which `inosgd account verify` checks"
+        elif kind == "reserved":
+            if part := body.get("programme"):
+                declared = own["declared"][part[1]]["steps"], own.pop(f"mechanisms {part[1]}", 0)
+                _need(declared == (body["steps"], own["mechanisms"]), f"{what} is not what was declared")
+            exact = [0.0] * len(own["prices"]) if part else prices(body, own["mechanisms"], order)
             for said, price in zip(own["prices"], exact, strict=True):
                 _need(said * 1e-12 >= price * (1 - 1e-6) - 1e-11, f"{what}: a price is too low")
             pairs = zip(own["prices"], body["releases"], strict=True)
@@ -90,10 +90,10 @@ def _main(receipt: Any, head: str) -> None:
         elif kind in ("committed", "settled"):
             (each, before), taken = reserved[body["reservation"]], body["releases"]
             spent, reserved[body["reservation"]] = spent + sum(each[:taken]) - sum(each[:before]), (each, taken)
-            fits = taken <= before if kind == "settled" else spent * 1e-12 <= room or not any(each)
-            _need(fits, f"{what}: more is charged than the budget in force allows")
+            fits = before < taken <= len(each) and (spent * 1e-12 <= room or not any(each))
+            _need(0 <= taken <= before if kind == "settled" else fits, f"{what}: more is charged than is allowed")
     _need(f"{number}:{previous}" == head, "it does not end at the published head: forged, or an old one")
-    print(f"valid: {receipt['owner']} was charged {spent * 1e-12:.6g} of {max(room, 0):.6g} at order {order}")
+    print(f"valid: {owner} was charged {spent * 1e-12:.6g} of {max(room, 0):.6g} at order {order}{but}")
 
 
 if __name__ == "__main__":

@@ -10,8 +10,9 @@ is resumed. What follows is the progression of `inosgd.runs.progression`, as `in
 
 Guarantee:
     A change reaches a run with a new plan for at most what the accounts leave to it, or with a stop. The promise to
-    owners is that of the account, by the theorem in `inosgd.accounts.filter`: it holds whatever the owners' choices
-    depend on. The run's ledger goes on by the accountant of its plan.
+    owners is that of the account, by the theorem in `inosgd.accounts.filter`. Plans may depend on outcomes in any way;
+    where an owner's own changes do, the promise is that of the largest budget that could have been in force
+    (docs/accounts.md). The run's ledger goes on by the accountant of its plan.
 """
 
 from __future__ import annotations

@@ -18,11 +18,12 @@ from inosgd._arrays import IntArray
 from inosgd.accounting import epsilons
 from inosgd.accounting.reference import ORDERS, reference_divergences
 from inosgd.accounting.selection import selection_divergences
-from inosgd.accounts.book import Accounts, Reservation, in_one_state
+from inosgd.accounts.book import Accounts, Reservation, ended, in_one_state
 from inosgd.accounts.chain import START, Array, Entry, Head, described, header_hash
 from inosgd.accounts.charge import Charge, cost
 from inosgd.accounts.collection import COLUMNS, Collection
 from inosgd.accounts.filter import UNIT
+from inosgd.accounts.programme import Programme
 from inosgd.accounts.standings import WITHDRAWN, Standing
 from inosgd.errors import AccountError, InosgdError
 from inosgd.owners import Budget
@@ -115,7 +116,7 @@ class _Replay:
         self.book, self.report = book, report
         self.collections: dict[int, Collection] = {}
         self.reservations: dict[str, tuple[Reservation, IntArray]] = {}
-        self.programmes: dict[int, int] = {}
+        self.programmes: dict[int, Programme] = {}
         self.standings: dict[int, dict[int, Standing]] = {}
         self.changed: dict[int, int] = {}
         self._known: dict[tuple[Any, ...], float] = {}
@@ -147,6 +148,8 @@ class _Replay:
         budgets, count = arrays["budgets"], len(arrays["budgets"])
         zeros = np.zeros(count, dtype=np.int64)
         number = int(entry.collection or 0)
+        if number in self.collections:
+            raise AccountError(f"collection {number} was opened before")
         self.collections[number] = Collection(
             number,
             fields["name"],
@@ -182,10 +185,17 @@ class _Replay:
         releases = tuple(fields["releases"])
         if releases != charge.releases or prices.shape != (len(collection), len(releases)):
             raise AccountError("its prices are not for its releases")
-        if (collection.number in self.programmes) != ("programme" in fields):
+        programme = self.programmes.get(collection.number)
+        if (programme is not None) != ("programme" in fields):
             raise AccountError("it is not part of the programme that was declared")
-        if "programme" not in fields:
+        if programme is None:
             self._check_prices(entry, collection, charge, prices)
+        else:
+            programme.check_budgets(self.book, collection)
+            part = programme.part(charge, collection.ancestors(programme.classes))
+            if fields["programme"] != [programme.entry, part]:
+                raise AccountError(f"it is part {part} of the programme, and is said to be another")
+            self.programmes[collection.number] = replace(programme, used=programme.used | {part})
         total = cost(prices, releases, sum(releases))
         self._within(entry, collection, total, collection.left)
         self._keep(replace(collection, held=collection.held + total))
@@ -206,7 +216,9 @@ class _Replay:
         self.reservations[state.id] = state, prices
 
     def _committed(self, entry: Entry, fields: dict[str, Any], _: dict[str, Array]) -> None:
-        collection, state, prices = self._at(fields)
+        collection, state, prices = self._at(entry, fields)
+        if collection.number in self.programmes:
+            self.programmes[collection.number].check_budgets(self.book, collection)
         if not state.committed < fields["releases"] <= state.total:
             raise AccountError("it commits releases that were not reserved, or are committed already")
         more = cost(prices, state.releases, fields["releases"]) - cost(prices, state.releases, state.committed)
@@ -214,11 +226,13 @@ class _Replay:
         self._keep(replace(collection, spent=collection.spent + more, held=collection.held - more))
         self._set(replace(state, committed=fields["releases"]))
 
-    def _settled(self, _: Entry, fields: dict[str, Any], __: dict[str, Array]) -> None:
-        collection, state, prices = self._at(fields)
+    def _settled(self, entry: Entry, fields: dict[str, Any], _: dict[str, Array]) -> None:
+        collection, state, prices = self._at(entry, fields)
         taken = fields["releases"]
         if not 0 <= taken <= state.committed:
             raise AccountError("it settles releases that were not committed")
+        if fields["state"] != ended(taken, state.total):
+            raise AccountError(f"a reservation with {taken} releases does not end as {fields['state']}")
         committed = cost(prices, state.releases, state.committed)
         spent = collection.spent - committed + cost(prices, state.releases, taken)
         held = collection.held - (cost(prices, state.releases, state.total) - committed)
@@ -227,13 +241,17 @@ class _Replay:
 
     def _declared(self, entry: Entry, fields: dict[str, Any], arrays: dict[str, Array]) -> None:
         collection = self._grown(entry, arrays)
+        if any(state.collection == collection.number for state, _ in self.reservations.values()):
+            raise AccountError("a programme is declared before the first training")
+        if collection.number in self.programmes:
+            raise AccountError("a programme was declared before")
         charges = [
             Charge.from_json(each, arrays[f"mechanisms {part}"]) for part, each in enumerate(fields["trainings"])
         ]
         spent = epsilons([each for charge in charges for each in charge.exposures[0]], collection.deltas, "pld")
         if not (spent <= collection.epsilons).all():
             self.report.findings.append(f"entry {entry.number}: the programme exceeds a budget")
-        self.programmes[collection.number] = entry.number
+        self.programmes[collection.number] = Programme(entry.number, tuple(charges), frozenset())
         self._keep(collection)
 
     def _grown(self, entry: Entry, arrays: dict[str, Array]) -> Collection:
@@ -242,8 +260,10 @@ class _Replay:
             return collection
         return replace(collection.with_parents(arrays["parents"]), members=entry.number)
 
-    def _at(self, fields: dict[str, Any]) -> tuple[Collection, Reservation, IntArray]:
+    def _at(self, entry: Entry, fields: dict[str, Any]) -> tuple[Collection, Reservation, IntArray]:
         state, prices = self.reservations[fields["reservation"]]
+        if entry.collection != state.collection:  # whose owners would not find it in their receipts
+            raise AccountError(f"reservation {state.id} is of collection {state.collection}")
         if state.state != "reserved":
             raise AccountError(f"reservation {state.id} has ended")
         collection = self.collections[state.collection]

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("inosgd.serve")
 
+MOST_FIELDS = 20
+"""No form has more."""
+
 MOST_NOTED = 100
 """So many refused log-ins go into the audit log within five minutes, whatever addresses they come from."""
 
@@ -102,7 +105,9 @@ def application(settings: Settings) -> Any:
     ]
     routes = [Route(path, end, methods=[method]) for path, method, end in pages]
     routes += [Route(f"/{name}", _file(name), methods=["GET"]) for name in STATIC]
-    return Guard(Starlette(routes=routes, exception_handlers={404: _missing, 405: _missing}), settings)
+    site_of_routes = Starlette(routes=routes, exception_handlers={404: _missing, 405: _missing})
+    site_of_routes.router.redirect_slashes = False  # behind a proxy it would send forms on without TLS
+    return Guard(site_of_routes, settings)
 
 
 class _Site:
@@ -147,8 +152,9 @@ class _Site:
         kind = request.headers.get("content-type", "").partition(";")[0]
         form = _values(body.decode("utf-8", "replace")) if kind == "application/x-www-form-urlencoded" else {}
         address = request.client.host if request.client else ""
-        if self.settings.secure:  # the proxy adds the address that it sees at the end
-            address = request.headers.get("x-forwarded-for", address).rpartition(",")[2].strip()
+        if self.settings.secure:  # the proxy adds the address that it sees at the end, or as a header of its own
+            seen = ",".join([address, *request.headers.getlist("x-forwarded-for")])
+            address = seen.rpartition(",")[2].strip()
         origin = request.headers.get("origin")
         site = request.headers.get("sec-fetch-site", "same-origin")
         own = site == "same-origin" and origin in self._origins
@@ -327,8 +333,11 @@ def _check_form(asked: Asked, *what: str) -> None:
 
 
 def _values(text: str) -> dict[str, str]:
-    """The fields of a form, each once; a name that comes twice is given up."""
-    fields = parse_qs(text, keep_blank_values=True, max_num_fields=20)
+    """The fields of a form, each once; a name that comes twice is given up, and so are all of too many."""
+    try:
+        fields = parse_qs(text, keep_blank_values=True, max_num_fields=MOST_FIELDS)
+    except ValueError:
+        return {}
     return {name: values[0] for name, values in fields.items() if len(values) == 1}
 
 

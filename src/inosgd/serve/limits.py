@@ -94,7 +94,7 @@ class Guard:
 
 async def _read(scope: MutableMapping[str, Any], receive: Receive) -> bytes:
     length = _header(scope, b"content-length") or "0"
-    if not length.isdecimal() or int(length) > LARGEST_BODY:
+    if not length.isdecimal() or len(length) > 9 or int(length) > LARGEST_BODY:
         raise Refused(413)
     body, more = b"", True
     while more:

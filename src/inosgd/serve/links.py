@@ -78,7 +78,7 @@ def visitor_with(book: Accounts, token: str) -> Visitor | None:
     """Whose link has this token; None if no link that stands has it."""
     identifier, _, secret = token.strip().partition(".")
     statement = "SELECT id, collection, owner, digest FROM links WHERE id = ? AND revoked IS NULL"
-    found = book.database.rows(statement, [identifier])
+    found = book.database.rows(statement, [identifier if identifier.isalnum() else ""])  # no zero byte for PostgreSQL
     kept = bytes(found[0][3]) if found else _NOBODY
     same = hmac.compare_digest(digest(secret), kept)
     return Visitor(*found[0][:3]) if same and found else None
