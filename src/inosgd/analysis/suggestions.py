@@ -26,8 +26,8 @@ from inosgd.plan import Plan
 from inosgd.planning.signals import signals
 
 AGAIN = (
-    "Another training on the same examples spends every owner's budget once more, up to twice the ε in total, unless an "
-    "account keeps room for it (inosgd account) or inosgd tune --private chooses."
+    "Another training on the same examples spends every owner's budget once more, up to twice the ε in total, unless "
+    "an account keeps room for it (inosgd account) or inosgd tune --private chooses."
 )
 
 COMPARED = (

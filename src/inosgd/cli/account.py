@@ -80,8 +80,8 @@ def create_command(
             acknowledged=overlaps or (),
         )
         results().print(
-            f"Collection {escape(opened.name)}: opened accounts for {opened.owners} owners, with {len(opened)} different "
-            f"budgets. Trainings draw on them if their study says account = {escape(json.dumps(url))}.",
+            f"Collection {escape(opened.name)}: opened accounts for {opened.owners} owners, with {len(opened)} "
+            f"different budgets. Trainings draw on them if their study says account = {escape(json.dumps(url))}.",
         )
 
 
