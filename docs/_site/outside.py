@@ -1,8 +1,8 @@
 """A hook of MkDocs: pages link to files of the repository, and the site makes the best of each such link.
 
 Figures of measurements are shown. A link to a module leads to its entry in the reference. Measurements (`evidence/`,
-`benchmarks/`) become pages of the site. Any other link out of `docs/` keeps its text and loses its target. Links within
-`docs/` are left to MkDocs, which checks them.
+`benchmarks/`), the changelog and the threat model become pages of the site. Any other link out of `docs/` keeps its
+text and loses its target. Links within `docs/` are left to MkDocs, which checks them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 MEASURED = ("evidence", "benchmarks", "checks", "examples")
+OUTSIDE = (*MEASURED, "CHANGELOG.md", "SECURITY.md")
 SHOWN = {".md", ".svg", ".png"}
 
 LINK = re.compile(r"\[(?P<text>(?:[^\[\]]|\[[^\]]*\])*)\]\((?P<target>[^()\s]+)\)")
@@ -24,7 +25,7 @@ def on_files(files: Any, config: Any) -> Any:
     """Measurements are pages too, under the paths that they have in the repository."""
     from mkdocs.structure.files import File
 
-    for path in sorted(path for folder in MEASURED for path in (ROOT / folder).rglob("*")):
+    for path in sorted(path for name in OUTSIDE for path in (ROOT / name, *(ROOT / name).rglob("*"))):
         if path.suffix in SHOWN:
             inside = path.relative_to(ROOT).as_posix()
             files.append(File(inside, str(ROOT), config.site_dir, config.use_directory_urls))
@@ -34,7 +35,7 @@ def on_files(files: Any, config: Any) -> Any:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
     """Links that leave `docs/` lead to a page of the site, or nowhere."""
     inside = page.file.src_uri
-    folder = ROOT if inside.startswith(MEASURED) else ROOT / "docs"
+    folder = ROOT if inside.startswith(OUTSIDE) else ROOT / "docs"
     return LINK.sub(lambda link: _replaced(link, (folder / inside).parent, inside), markdown)
 
 
@@ -59,7 +60,7 @@ def _place(path: str) -> str | None:
     if path.startswith("src/"):
         return reference_places().get(module_of(path))
     file = ROOT / path
-    return path if path.startswith(MEASURED) and file.suffix in SHOWN and file.is_file() else None
+    return path if path.startswith(OUTSIDE) and file.suffix in SHOWN and file.is_file() else None
 
 
 def module_of(path: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -26,7 +27,7 @@ def study(inosgd, tmp_path):
     path = write_study(tmp_path, HALF)
     outcome = inosgd("account", "create", URL, "--study", path, "--collection", "cases")
     assert outcome.code == 0, outcome.err
-    assert "3 accounts in 3 classes" in outcome.out
+    assert "opened accounts for 3 owners, with 3 different budgets" in outcome.out
     return path
 
 
@@ -285,3 +286,17 @@ def test_wrong_accounts_are_named(inosgd, study, tmp_path):
     assert "account.share = 2" in train(inosgd, "study.toml").err
     write_study(tmp_path, ("[data]\n", f'[account]\nurl = "{URL}"\ncollection = "none"\n[data]\n'))
     assert "there is no such one" in train(inosgd, "study.toml").err
+
+
+def test_the_table_and_the_history_can_be_read_alone(inosgd, study):
+    """Heads of columns are those of ledgers, shares are rounded to the private side, and a change says whose it was."""
+    assert train(inosgd, study).code == 0
+    lines = inosgd("account", "show", URL).out.splitlines()
+    assert lines[0].split() == ["owner", "budget", "ε", "δ", "spent", "ε", "used", "reserved", "left", "room", "order"]
+    used, left = (float(share) for share in re.findall(r"([\d.]+) %", lines[2])[::2])
+    exact = shown(inosgd)["owners"]["hospital_a"]
+    assert used >= 100 * exact["spent"] / exact["room"]
+    assert left <= 100 * exact["left"] / exact["room"]
+    assert inosgd("account", "budget", URL, "hospital_a", 0.8).code == 0
+    assert "budgets" in (last := inosgd("account", "history", URL).out.split("\n\n")[0].splitlines()[-1])
+    assert "1 owner, by command line" in last

@@ -73,6 +73,27 @@ CASES = {
     "check: a table": (("check", "good.csv"), "not valid TOML"),
     "ledger: no run": (("ledger", "nowhere"), "nowhere"),
     "report: no run": (("report", "nowhere"), "nowhere"),
+    "predict: into itself": (("predict", MODEL, "good.csv", "-o", "."), "--out='.': it already exists; choose"),
+    "train: below a file": (
+        ("train", "study.toml", "--out", "good.csv/run"),
+        "it is there already; choose another place",
+    ),
+    "train: an unknown key": (("train", "study.toml", "--set", "rate=1"), "--set='rate=1': choose a key of learning"),
+    "train: not a number": (("train", "study.toml", "--set", "learning_rate=nan"), "learning_rate=nan: give a finite"),
+    "train: no step": (("train", "study.toml", "--steps", 0), "--steps=0: give a whole number of at least 1"),
+    "account: no folder": (
+        ("account", "create", "sqlite:///x/a.db", "--study", "study.toml"),
+        "create the folder first",
+    ),
+    "account: no book": (("account", "show", "sqlite:///none.db"), "make one with `inosgd account create`"),
+    "account: no database": (("account", "show", "sqlite:///good.csv"), "it cannot be read as a book"),
+    "account: another kind": (("account", "show", "mysql://host/a"), "give sqlite:///accounts.db or postgresql://"),
+    "serve: no database": (("serve", "sqlite:///good.csv"), "it cannot be read as a book"),
+    "budgets: an unknown owner": (("budgets", "run", "--set", "nobody=1"), "--set='nobody': there is no such owner"),
+    "publish: no checkpoint": (("publish", "run", "--step", 3), "--step=3: there are checkpoints after steps"),
+    "publish: it is there": (("publish", "run", "--to", "torn"), "--to='torn': it already exists; choose a new folder"),
+    "watch: without rest": (("watch", "run", "--every", 0), "--every=0.0: give a finite number greater than 0"),
+    "compare: an unknown method": (("compare", "study.toml", "--methods", "sgd"), "choose one of dp-sgd, idp-sgd"),
 }
 
 

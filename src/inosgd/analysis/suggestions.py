@@ -26,8 +26,8 @@ from inosgd.plan import Plan
 from inosgd.planning.signals import signals
 
 AGAIN = (
-    "Each of these is another training on the same examples. It spends every owner's budget once more, up to twice the "
-    "ε in total, unless an account keeps room for it (inosgd account) or inosgd tune --private chooses."
+    "Another training on the same examples spends every owner's budget once more, up to twice the ε in total, unless "
+    "an account keeps room for it (inosgd account) or inosgd tune --private chooses."
 )
 
 COMPARED = (
@@ -284,7 +284,7 @@ def fewer_steps(curve: Sequence[Evaluation], setup: Setup) -> Iterator[Suggestio
         "steps",
         f"Try {fewer} steps in place of {setup.steps}.",
         f"The score has levelled off: since step {end[0].step} it changed by {final.scoring.change(gained)}.",
-        "The budgets stay the same; each step then has less noise, at least 0.7 times as much.",
+        "The budgets stay the same; each step then has less noise, down to 0.7 times as much.",
         float(fewer),
         {"gained": gained, "from_step": end[0].step, "noise_factor_at_least": math.sqrt(0.5)},
     )

@@ -17,7 +17,7 @@ from inosgd.accounts.database import connect
 from inosgd.accounts.draws import settle_from_run
 from inosgd.accounts.fingerprints import fingerprints, key_at
 from inosgd.accounts.receipts import check_script, receipt_of
-from inosgd.accounts.standings import PAUSED
+from inosgd.accounts.standings import OPEN, PAUSED
 from inosgd.accounts.verification import verify_book
 from inosgd.accounts.views import described_collection, described_entry, described_owner, owner_history
 from inosgd.cli.console import messages, plain_table, results
@@ -29,7 +29,7 @@ from inosgd.files import write_private
 from inosgd.owners import Budget
 from inosgd.serve.links import links, make_link, revoke
 from inosgd.serve.settings import PORT
-from inosgd.shown import rounded_down, rounded_up
+from inosgd.shown import BUDGET, SPENT, USED, rounded_down, rounded_up
 from inosgd.study.account import key_of, rows_of
 
 app = typer.Typer(
@@ -79,7 +79,10 @@ def create_command(
             fingerprints=prints,
             acknowledged=overlaps or (),
         )
-        results().print(f"{opened.owners} accounts in {len(opened)} classes: collection {escape(opened.name)}")
+        results().print(
+            f"Collection {escape(opened.name)}: opened accounts for {opened.owners} owners, with {len(opened)} "
+            f"different budgets. Trainings draw on them if their study says account = {escape(json.dumps(url))}.",
+        )
 
 
 @app.command("budget")
@@ -126,12 +129,12 @@ def history_command(url: Url, collection: Name = None, owner: Owner = None, as_j
     if as_json:
         typer.echo(json.dumps({"entries": entries, "head": "{}:{}".format(*head)}))
         return
-    table = plain_table("entry", "when", "what", "of", right=() if owner is None else ("ε", "spent"))
+    table = plain_table("entry", "when", "what", "of", right=() if owner is None else (BUDGET, "room spent"))
     for entry in _last_of_blocks(entries):
-        about = entry.get("reservation", "")[:8] or entry.get("name") or entry.get("purpose") or ""
+        about = entry.get("reservation", "")[:8] or entry.get("name") or entry.get("purpose") or _changed(entry)
         taken = f", {entry['releases']} releases" if isinstance(entry.get("releases"), int) else ""
-        what = f"{entry['kind']}: {entry['state']}" if "state" in entry else entry["kind"]
-        cells = [str(entry["number"]), entry["time"][:19].replace("T", " "), what, f"{about}{taken}"]
+        what = f"{entry['kind']}: {entry['state']}" if entry.get("state", OPEN) != OPEN else entry["kind"]
+        cells = [str(entry["number"]), entry["time"][:16].replace("T", " "), what, f"{about}{taken}"]
         if owner is not None:
             cells += [f"{entry['epsilon']:g}" if "epsilon" in entry else "", rounded_up(entry["spent"])]
         table.add_row(*map(escape, cells))
@@ -280,6 +283,13 @@ def _head(text: str) -> Head:
     return Head(int(number), digest)
 
 
+def _changed(entry: dict[str, Any]) -> str:
+    """How many owners a change of budgets is about, and who made it."""
+    if "owners" not in entry or "by" not in entry:
+        return ""
+    return f"{entry['owners']} {'owner' if entry['owners'] == 1 else 'owners'}, by {entry['by']}"
+
+
 def _last_of_blocks(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The entries without commitments that the next entry takes further."""
     about = [(entry["kind"], entry.get("reservation")) for entry in entries]
@@ -289,19 +299,16 @@ def _last_of_blocks(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _print_collection(described: dict[str, Any]) -> None:
     shown = results()
-    table = plain_table("owner", right=("ε", "δ", "order", "room", "spent", "as ε", "reserved", "left"))
-    table.columns[0].no_wrap, table.columns[0].overflow = False, "fold"  # rather than cut numbers short
+    table = plain_table("owner", right=(BUDGET, "δ", SPENT, USED, "reserved", "left", "room", "order"))
     for name, owner in described["owners"].items():
         table.add_row(
             escape(name),
             f"{owner['epsilon']:g}",
             f"{owner['delta']:g}",
-            str(owner["order"]),
-            rounded_down(owner["room"], 6),
-            rounded_up(owner["spent"], within=owner["room"]),
             rounded_up(owner["spent_epsilon"], within=owner["epsilon"]),
-            rounded_up(owner["reserved"]),
-            rounded_down(owner["left"]),
+            *_shares(owner),
+            rounded_down(owner["room"]),
+            str(owner["order"]),
         )
     shown.print(table)
     more = described.get("owner_count", 0) - len(described["owners"])
@@ -313,5 +320,15 @@ def _print_collection(described: dict[str, Any]) -> None:
     for purpose, count in described.get("looks", {}).items():
         shown.print(f"looked at without a charge: {escape(purpose)}, {count} times")
     shown.print(
-        "\nroom: the Rényi divergence that the budget allows at the owner's order; spent, reserved and left are of it."
+        "\nused, reserved, left: shares of the room, which is the Rényi divergence that the budget allows at the "
+        "owner's order. These shares add up over trainings; epsilons do not."
     )
+
+
+def _shares(owner: dict[str, Any]) -> tuple[str, str, str]:
+    """What is used and reserved of the room, rounded up, and what is left, rounded down."""
+    if not owner["room"] > 0:
+        return "-", "-", "0 %"
+    used, reserved, left = (100 * owner[key] / owner["room"] for key in ("spent", "reserved", "left"))
+    within = 100.0 if owner["spent"] <= owner["room"] else None
+    return f"{rounded_up(used, 3, within=within)} %", f"{rounded_up(reserved, 3)} %", f"{rounded_down(left, 3)} %"

@@ -102,7 +102,7 @@ def plain_table(*left: str, right: tuple[str, ...]) -> Table:
     """A table that fits a narrow terminal: words in the ``left`` columns, numbers in the ``right`` ones."""
     table = _Narrowing(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
     for heading in left:
-        table.add_column(heading, overflow="fold", min_width=8)
+        table.add_column(heading, overflow="fold", min_width=len(heading))
     for heading in right:
         table.add_column(heading, justify="right", no_wrap=True)
     return table

@@ -23,6 +23,8 @@ def with_flags(message: str, arguments: Sequence[str]) -> str:
     """
     flags = _flags(arguments)
     given = {word.partition("=")[0] for word in arguments}
+    if "-o" in given and "out" in flags:
+        given.add(flags["out"])
     for name, flag in flags.items():
         if flag in given:
             message = re.sub(rf"^{name}=", f"{flag}=", message)
@@ -43,4 +45,5 @@ def _flags(arguments: Sequence[str]) -> dict[str, str]:
     for word in words[1:]:
         command = getattr(command, "commands", {}).get(word, command)
     found = {option.name: max(option.opts, key=len) for option in command.params if option.opts[0].startswith("-")}
-    return found | {other: found[name] for other, name in OTHER_NAMES.items() if name in found}
+    named = {flag.removeprefix("--"): flag for flag in found.values()}  # as errors of the command itself call them
+    return found | named | {other: found[name] for other, name in OTHER_NAMES.items() if name in found}

@@ -45,7 +45,8 @@ def plan_tables(described: dict[str, Any]) -> list[Table | str]:
             f"for whole budgets that takes {cost:.1%} more noise than privacy-loss distributions, which hold only for "
             "a programme that is declared before its first training."
         )
-    shown.append(f"{AUTO_PLAN if described['variant'] == 'fair' else ''}{described['gains']}")
+    if gains := f"{AUTO_PLAN if described['variant'] == 'fair' else ''}{described['gains']}":
+        shown.append(gains)
     shown.append(f"A learning rate of 1 in noise units is {described['rate_of_noise_unit']:.4g} in the usual unit.")
     shown.append(
         f"in a step: expected {plural(unit)} of the owner in a batch; signal: the most that they can add to the sum, "

@@ -201,7 +201,7 @@ def _now(account: Account, wish: Wish, after: Standing) -> tuple[str, ...]:
     if wish.action == LOWER:
         return (
             f"Your budget is {epsilon:g} from now on: of 100 attempts to tell whether a record was used, at best "
-            f"{odds} succeed, as far as nothing more was spent before.",
+            f"{odds} succeed, unless more was spent before.",
             _left_after(account, after),
         )
     if wish.action == PAUSE:
