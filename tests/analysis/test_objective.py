@@ -214,9 +214,9 @@ def minimisers(trainer: Trainer) -> tuple[np.ndarray, np.ndarray]:
     return minimize(objective, np.ones(2), method="Nelder-Mead", options=options).x, rates @ POINTS / rates.sum()
 
 
-@pytest.mark.parametrize("rates", [(0.5, 0.5), (0.8, 0.2)])
+@pytest.mark.parametrize("rates", [pytest.param((0.5, 0.5), marks=pytest.mark.long), (0.8, 0.2)])
 def test_training_finds_the_minimiser_of_the_objective(rates):
-    ino, idp = (problem(method, rates, steps=600) for method in (WHOLE_TAIL, IDP_SGD))
+    ino, idp = (problem(method, rates, steps=400) for method in (WHOLE_TAIL, IDP_SGD))
     stated, plain = minimisers(ino)
     gap = np.linalg.norm(stated - plain)
     assert gap > 0.15

@@ -23,6 +23,7 @@ from inosgd.planning.signals import signals, widest_angle
 from inosgd.planning.verification import CLEAR_ROOM, COARSE
 
 MNIST = OwnerTable(("strict", "liberal"), [0.1, 1.0], [1e-5, 1e-5], [30596, 29404])
+MNIST_BATCH = {"expected_batch_size": 512, "clipping_threshold": 1.0}
 LARGEST_SLACK = 0.006
 
 
@@ -58,7 +59,7 @@ def test_every_variant_keeps_budgets_and_hits_its_targets(variant, accountant):
 
 
 def test_verification_would_catch_a_plan_that_spends_too_much():
-    plan = make_plan(MNIST, PlanConfig(steps=100, variant="scale", expected_batch_size=512, clipping_threshold=1.0))
+    plan = make_plan(MNIST, PlanConfig(steps=100, variant="scale", **MNIST_BATCH), verify=False)
     greedy = plan.at(0).clipping_thresholds * 1.01
     terms = Terms.for_owners(MNIST, plan.at(0).sampling_rates, greedy, plan.at(0).noise_scale)
     broken = Plan(MNIST, (Phase(100, terms),), "pld", plan.spent)
@@ -111,15 +112,14 @@ def test_signals_of_the_mnist_study():
 budgets = st.lists(st.floats(0.05, 12.0), min_size=1, max_size=6)
 
 
-def test_renyi_rates_that_swing_around_the_expected_batch_still_reach_it():
+@pytest.mark.parametrize("batch", [0.6, pytest.param(1.2, marks=pytest.mark.long)])
+def test_renyi_rates_that_swing_around_the_expected_batch_still_reach_it(batch):
     """At tiny rates corrections of the central limit swing from side to side: the batch was missed by 31%."""
     owners = table([4.683411435744299, 4.683411435744299, 0.05], sizes=[200] * 3)
     settings = {"steps": 863, "variant": "sample", "clipping_threshold": 1.0, "accountant": "rdp"}
-    for batch in (0.6, 1.2):
-        plan = make_plan(
-            owners, PlanConfig(expected_batch_size=batch, **settings), verify=False
-        )  # which would take a minute
-        assert plan.at(0).expected_batch_size == pytest.approx(batch, rel=3e-3)
+    config = PlanConfig(expected_batch_size=batch, **settings)
+    plan = make_plan(owners, config, verify=False)  # which would take a minute
+    assert plan.at(0).expected_batch_size == pytest.approx(batch, rel=3e-3)
 
 
 problems = given(
@@ -133,7 +133,7 @@ problems = given(
 
 
 @problems
-@settings(max_examples=5)
+@settings(max_examples=3)
 def test_random_problems_are_within_budget_by_a_fresh_accountant(**problem):
     check_problem(**problem)
 
@@ -310,16 +310,16 @@ def test_a_plan_can_keep_every_profile_close_to_a_gaussians():
     assert at_thousandth(make_plan(owners, PlanConfig(profile_margin=0.1, **settings))) <= 1.1 * gaussian
 
 
-def test_many_distinct_budgets_lose_little_to_rounding():
+@pytest.mark.parametrize("verify", [False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.mark.parametrize("variant", ["sample", "scale"])
+def test_many_distinct_budgets_lose_little_to_rounding(variant, verify):
     rng = np.random.default_rng(0)
     owners = table(rng.uniform(1.0, 5.0, 600))
-    for variant in ("sample", "scale"):
-        plan = make_plan(
-            owners, PlanConfig(steps=100, variant=variant, expected_batch_size=6000, clipping_threshold=1.0)
-        )
-        slack = 1 - plan.spent / owners.epsilons
-        assert slack.min() >= 0
-        assert slack.max() <= LARGEST_SLACK
+    config = PlanConfig(steps=100, variant=variant, expected_batch_size=6000, clipping_threshold=1.0)
+    plan = make_plan(owners, config, verify=verify)
+    slack = 1 - plan.spent / owners.epsilons
+    assert slack.min() >= 0
+    assert slack.max() <= LARGEST_SLACK
 
 
 @pytest.mark.usefixtures("unverified")
@@ -391,12 +391,13 @@ def test_a_delta_that_allows_publishing_an_example_has_to_be_asked_for_by_name()
     assert make_plan(table([1.0], delta=0.5), PlanConfig(allow_large_deltas=True, **ASK)).config.allow_large_deltas
 
 
+@pytest.mark.parametrize("verify", [False, pytest.param(True, marks=pytest.mark.long)])
 @pytest.mark.parametrize("accountant", ["pld", "rdp"])
-def test_sampling_so_rare_that_delta_alone_covers_it_is_planned(accountant):
+def test_sampling_so_rare_that_delta_alone_covers_it_is_planned(accountant, verify):
     """A table like this one was refused: at the smallest rate, epsilon read 30 where it is 0."""
     owners = table([0.1, 1.0, 5.0], sizes=[500, 900, 100], delta=1.07e-9)
     ask = {"steps": 685, "variant": "sample", "expected_batch_size": 1e-5, "clipping_threshold": 1.0}
-    plan = make_plan(owners, PlanConfig(accountant=accountant, **ask))
+    plan = make_plan(owners, PlanConfig(accountant=accountant, **ask), verify=verify)
     assert plan.at(0).expected_batch_size == pytest.approx(1e-5, rel=2e-3)
     if accountant == "pld":
         assert (plan.spent >= owners.epsilons * (1 - LARGEST_SLACK)).all()
@@ -505,7 +506,7 @@ def test_many_classes_with_a_past_are_certified_with_it(variant, monkeypatch, un
 
 def test_a_coarse_look_does_not_let_an_excess_pass():
     """A plan that says that it spends less than it does is looked at coarsely first, and withdrawn all the same."""
-    plan = make_plan(MNIST, PlanConfig(steps=100, variant="scale", expected_batch_size=512, clipping_threshold=1.0))
+    plan = make_plan(MNIST, PlanConfig(steps=100, variant="scale", **MNIST_BATCH), verify=False)
     greedy = plan.at(0).clipping_thresholds * 1.01
     terms = Terms.for_owners(MNIST, plan.at(0).sampling_rates, greedy, plan.at(0).noise_scale)
     broken = Plan(MNIST, (Phase(100, terms),), "pld", plan.spent * 0.9)
