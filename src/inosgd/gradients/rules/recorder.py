@@ -128,7 +128,7 @@ class Recorder:
         records: What was recorded so far, in the order of the pass.
         lengths: While a recurrent layer runs on sequences of different lengths, how long each of them is.
         folds: The calls whose output did not have one row per example: the module, and how many rows an example has, 0
-            for one row that all examples share, -1 where dimension 1 counts the examples.
+            for one row that all examples share, -d where dimension d > 0 counts the examples.
         calls: Whose parameters were used, and how many rows an example had in the outputs.
         watch: What records functions outside of layers with rules, if anything does.
         in_layer: Whether a layer with a rule is being called.
@@ -186,8 +186,8 @@ class Recorder:
         self.calls.add((where, places[0]))
         if places[0] > 1 < self.count:
             self.folds.append((where, places[0]))
-        elif self.count > 1 and by_example and example_dim == 1:
-            self.folds.append((where, -1))
+        elif self.count > 1 and by_example and example_dim > 0:
+            self.folds.append((where, -example_dim))
         described = tuple(_describe(output) for output in outputs)
         versions = tuple((tensor, tensor._version) for tensor in (*kept, *carried))
         behind = tuple(get_gradient_edge(tensor)[:2] for tensor in (*kept, *copied) if tensor.requires_grad)
