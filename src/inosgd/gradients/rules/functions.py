@@ -135,7 +135,8 @@ class Watch(TorchFunctionMode):
         recorded, recording = RECORDED.get(func), torch.is_grad_enabled()
         if func in _QUESTIONS or (recording and recorded is None and self._recorder.in_layer):
             return func(*args, **kwargs)  # what a layer with a rule returns has a gradient, which tells what it is
-        given = tensors_in(args, kwargs) if getattr(func, "__name__", "") not in _TYPES_ONLY else tensors_in(args[:1], {})
+        types_only = getattr(func, "__name__", "") in _TYPES_ONLY
+        given = tensors_in(args[:1], {}) if types_only else tensors_in(args, kwargs)
         known = any(map(self.is_of_batch, given))
         used = [each for each in map(self.carried, given) if each is not None] if recording else []
         if recorded is not None and any(map(self._recorder.records_functions_of, given)):
@@ -253,9 +254,7 @@ class Watch(TorchFunctionMode):
             return self._summed(args, kwargs, used)
         return self.mapped(func, args, kwargs, used, self._by_blocks(func, args, kwargs))
 
-    def _by_blocks(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> dict[int | None, Layout] | None:
+    def _by_blocks(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int | None, Layout] | None:
         """Where examples are in a product with one matrix for each entry of dimension 0 (heads, times): in dimension 1.
 
         None for any other function, whose layout shapes tell.
@@ -299,7 +298,7 @@ class Watch(TorchFunctionMode):
     ) -> None:
         """Record an output whose gradients a rule knows, for what it is shown as a layer."""
         where, behind = used[0].where, {id(each.tensor): each for each in used}
-        flipped = self._recorder.flipped(output)
+        flipped = self._recorder.flipped(output, where)
         places = self._recorder.places(output, where, int(flipped))
 
         def parts(gradient: torch.Tensor) -> Gradients:
@@ -338,7 +337,8 @@ class Watch(TorchFunctionMode):
         of_batch = [tensor for tensor in given if tensor.dim() == depth and self.is_of_batch(tensor)]
         rows = {len(tensor) for tensor in of_batch} - {1}
         shared = [each for each in given if self.carried(each)]
-        if of_batch and all(map(self._recorder.flipped, of_batch)):
+        where = next(each.where for each in map(self.carried, shared) if each is not None)
+        if of_batch and all(self._recorder.flipped(each, where) for each in of_batch):
             if any(each.dim() >= depth - 1 and each.shape[each.dim() - depth + 1] != 1 for each in shared):
                 return None
             columns = {id(each): self._columns(self.carried(each), depth) for each in shared}  # type: ignore[arg-type]
@@ -426,11 +426,8 @@ class Watch(TorchFunctionMode):
         result = _off_its_base(func(*args, **kwargs), leaves)
         layouts = [self._layout(leaf, where, name) if known is None else known.get(id(leaf)) for leaf in leaves]
         outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-        flipped = [self._recorder.flipped(output) for output in outputs] if known is None else [False]
-        if len(set(flipped)) > 1:
-            raise LayoutError(f"parameter {where!r}: outputs of {name} have their examples in different dimensions")
-        dim = int(any(flipped)) if known is None else known[None].dim
-        places = [Layout(dim, self._recorder.places(output, where, dim)) for output in outputs]
+        dims = [int(self._recorder.flipped(each, where)) if known is None else known[None].dim for each in outputs]
+        places = [Layout(d, self._recorder.places(each, where, d)) for each, d in zip(outputs, dims, strict=True)]
         behind = {id(each.tensor): each for each in used}
         call = _Mapped(name, where, func, leaves, structure, layouts, list(behind.values()), count)
         shown = [(output.detach(), output._version) for output in outputs]
@@ -447,14 +444,14 @@ class Watch(TorchFunctionMode):
 
         kept = [leaf for leaf, layout in zip(leaves, layouts, strict=True) if layout]
         shared = [each.tensor for each in used]
-        self._recorder.add(outputs, parts, kept, where, example_dim=dim, by_example=True, carried=shared)
+        self._recorder.add(outputs, parts, kept, where, example_dim=dims, by_example=True, carried=shared)
         return result
 
     def _layout(self, leaf: Any, where: str, name: str) -> Layout | None:
         """Where the examples are in an argument; None if it is not of the batch."""
         if not isinstance(leaf, torch.Tensor) or not self.is_of_batch(leaf):
             return None
-        if self._recorder.flipped(leaf):
+        if self._recorder.flipped(leaf, where):
             return Layout(1, 1)
         if leaf.dim() == 0 or len(leaf) == 0 or len(leaf) % self._recorder.count:
             raise LayoutError(
@@ -532,7 +529,8 @@ class _Mapped(NamedTuple):
 
 def _by_example(values: torch.Tensor, layout: Layout) -> torch.Tensor:
     """Values as (examples, ...), each of them as if it had passed alone."""
-    return values.unflatten(layout.dim, (-1, layout.rows)).movedim(layout.dim, 0)
+    before, after = values.shape[: layout.dim], values.shape[layout.dim + 1 :]
+    return values.reshape(*before, -1, layout.rows, *after).movedim(layout.dim, 0)
 
 
 def _floats(result: Any) -> list[torch.Tensor]:
