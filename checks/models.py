@@ -70,11 +70,20 @@ def column_of(found: Outcome) -> str:
     if found.kind == "exact" and found.remedies == ("replace_batchnorm",):
         return "exact after replace_batchnorm"
     if found.kind == "exact" and found.remedies:
-        return "exact by ReferenceEngine"
+        return f"exact {'by' if 'ReferenceEngine' in found.remedies else 'after'} {', '.join(found.remedies)}"
     return found.kind
 
 
-COLUMNS = ("exact", "exact after replace_batchnorm", "exact by ReferenceEngine", "refused", "crash", "wrong")
+COLUMNS = (
+    "exact",
+    "exact after replace_batchnorm",
+    "exact by ReferenceEngine",
+    "exact after eval",
+    "exact after use_reentrant=False",
+    "refused",
+    "crash",
+    "wrong",
+)
 
 
 def markdown(results: dict[str, tuple[str, Outcome]], remark: str) -> str:

@@ -67,8 +67,22 @@ class _Found:
 _REMEDIES: dict[str, str] = {
     "use replace_batchnorm(model)": "replace_batchnorm",
     "use ReferenceEngine": "ReferenceEngine",
+    "call model.eval() on its module": "eval",
+    "write use_reentrant=False": "use_reentrant=False",
 }
 """What a message says, and the name of what is done about it."""
+
+
+def _remedied(model: nn.Module, remedy: str, error: Exception) -> nn.Module:
+    """The model after what a refusal asked for."""
+    if remedy == "replace_batchnorm":
+        return replace_batchnorm(model)
+    if remedy == "eval":
+        named = str(error).split("'")[1]
+        model.get_submodule(named.rpartition(".")[0]).eval()
+    if remedy == "use_reentrant=False":
+        vars(model)["use_reentrant"] = False
+    return model
 
 
 def outcome(configuration: Configuration) -> Outcome:
@@ -88,8 +102,7 @@ def outcome(configuration: Configuration) -> Outcome:
             remedies.append(remedy)
             if remedy == "ReferenceEngine":
                 engine = ReferenceEngine()
-            else:
-                model = replace_batchnorm(made(configuration)[0])
+            model = _remedied(model, remedy, error)
         except Exception as error:
             return Outcome("crash", tuple(remedies), f"{type(error).__name__}: {_one_line(error)}")
         else:

@@ -243,7 +243,8 @@ _MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Any]]] = {
     ),
     "checkpoint, reentrant": (
         lambda: Applied(
-            lambda self, x: self.head(checkpoint(self.body, self.first(x), use_reentrant=True)),
+            lambda self, x: self.head(checkpoint(self.body, self.first(x), use_reentrant=self.use_reentrant)),
+            use_reentrant=True,
             first=nn.Linear(6, 6),
             body=nn.Sequential(nn.Linear(6, 6), nn.Tanh()),
             head=_mlp(),

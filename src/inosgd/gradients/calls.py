@@ -75,7 +75,7 @@ def _recorded_layer(path: str, module: nn.Module, rule: Rule, recorder: Recorder
         if recorder.is_shared(output):
             recorder.folds.append((path, 0))
             output, arguments, keywords = recorder.per_example((output, arguments, keywords))
-        flipped, own = recorder.flipped(output), tuple(module._parameters.values())
+        flipped, own = recorder.flipped(output, path), tuple(module._parameters.values())
         places = recorder.places(output, path, int(flipped))
         shown, note = output.detach() if keeps_output(rule) else None, noted(rule, output)
 

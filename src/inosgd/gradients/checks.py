@@ -82,13 +82,13 @@ class Checks:
 
     def known(self, task: Task) -> Task:
         """The task with what checks have found out about it."""
-        return replace(task, seen=self.seen, reading=self.reading, quiet=self.seen.quiet)
+        return replace(task, seen=self.seen, reading=self.reading, quiet=self.seen.quiet, turned=self.seen.turned)
 
     def _told(self, task: Task, piece: Examples, larger: bool) -> bool:
         """Whether values could be compared: by the reading that was found, or by the first that passes."""
         refusals: list[LayoutError] = []
         for reading in (self.reading,) if self.largest else READINGS:
-            given = replace(task, reading=reading)
+            given = replace(task, reading=reading, turned=self.seen.turned)
             try:
                 told = check_values(
                     given, piece, recorded=self.recorded, perturbed=larger, seed=self.batches, seen=self.seen

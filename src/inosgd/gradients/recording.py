@@ -77,6 +77,11 @@ class Seen:
     quiet: frozenset[int] = frozenset()
     anything: bool = False
 
+    @property
+    def turned(self) -> Set[str] | None:
+        """See `Recorder`."""
+        return {path for folds in self.folds for path, places in folds if places < 0} if self.folds else None
+
 
 _SMALL_ERROR = 2.0**-16
 """From which error of a sum on what underflows is nothing beside it."""
@@ -104,6 +109,7 @@ class Task:
         by_columns: Whether linear maps have the places of a batch in their columns; see `inosgd.gradients.invariance`.
         reading: Where examples are taken to be.
         quiet: See `Seen`.
+        turned: See `Recorder`.
     """
 
     model: nn.Module
@@ -119,6 +125,7 @@ class Task:
     by_columns: bool = False
     reading: Reading = READINGS[0]
     quiet: frozenset[int] = frozenset()
+    turned: Set[str] | None = None
 
     @classmethod
     def of(cls, model: nn.Module, losses: ExampleLosses) -> Task:
@@ -152,6 +159,10 @@ class Task:
             tuple([module for module in modules if can_run_out_of_place(module) and overwrites(module)]),
             watched,
         )
+
+    def recorder(self, count: int) -> Recorder:
+        """What takes the notes of a pass over so many examples."""
+        return Recorder(count, self.functions, self.reading, self.turned)
 
     @property
     def device(self) -> torch.device:
@@ -294,7 +305,7 @@ def record_pass(task: Task, examples: Examples, rows: int = 0) -> Page:
         return Page(tuple(task.parameters.values()), nothing, {}, np.zeros(0), np.zeros(0), 0)
     if rows > count:
         examples = take(examples, torch.arange(rows, device="cpu").clamp_max(count - 1))
-    recorder = Recorder(max(rows, count), task.functions, task.reading)
+    recorder = task.recorder(max(rows, count))
     losses = forward(task, examples, recorder)
     if task.seen is not None and not task.seen.anything:
         _check_seen(task, task.seen, losses, recorder)
@@ -334,7 +345,7 @@ def quiet_modules(task: Task, examples: Examples) -> frozenset[int]:
     loud: set[int] = set()
     places = {module: index for index, module in enumerate(task.modules)}
     survey = [(module, surveyed(index, called, loud)) for module, index in places.items() if module._modules]
-    recorder = Recorder(count_examples(examples), task.functions, task.reading)
+    recorder = task.recorder(count_examples(examples))
     forward(replace(task, stand_ins=(*task.stand_ins, *survey), seen=None, quiet=frozenset()), examples, recorder)
     found: set[int] = set()
     waiting = [task.model]
@@ -403,7 +414,7 @@ def read_page(task: Task, losses: torch.Tensor, recorder: Recorder, count: int) 
     """The backward pass, and the rules of all records; the first ``count`` losses are of examples."""
     records = recorder.records
     again = recorder.watch is not None or task.functions
-    rehearsal = Rehearsal(recorder.count, task.functions, task.reading)
+    rehearsal = Rehearsal(recorder.count, task.functions, task.reading, task.turned)
     with _functions(task, (), rehearsal) if again else nullcontext():
         gradients = _output_gradients(losses, records)
     with torch.no_grad(), out_of_place(task.inplace):  # rules may call modules again

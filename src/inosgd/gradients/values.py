@@ -18,7 +18,7 @@ from inosgd.gradients.draws import HeldDraws
 from inosgd.gradients.engine import Examples, check_losses, count_examples
 from inosgd.gradients.inplace import out_of_place
 from inosgd.gradients.recording import Folds, Seen, Task, flatten, forward, quiet_modules, record_pass
-from inosgd.gradients.rules.recorder import LayoutError, Recorder
+from inosgd.gradients.rules.recorder import LayoutError
 from inosgd.gradients.written import same_contents
 
 _MANY_ALONE, _FEW_ALONE = (32, 8), (8, 2)
@@ -289,7 +289,7 @@ class _Comparison:
     def _losses(self) -> FloatArray:
         """The losses of a pass as training does it."""
         if self.recorded:
-            recorder = Recorder(count_examples(self.examples), self.task.functions, self.task.reading)
+            recorder = self.task.recorder(count_examples(self.examples))
             return _array(forward(self.task, self.examples, recorder))
         with torch.no_grad():
             return _array(_plain(self.task, self.examples))

@@ -20,12 +20,13 @@ From a carried tensor gradients are pulled back to its parameters, example by ex
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
 from torch import _VF, nn
+from torch.autograd.graph import get_gradient_edge
 from torch.func import vjp, vmap
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
@@ -61,6 +62,13 @@ _QUESTIONS = frozenset(
 """Functions that say something about a tensor and return none."""
 
 
+_PRODUCTS = frozenset({"matmul", "__matmul__", "bmm", "baddbmm"})
+"""Names of functions whose last two arguments are multiplied, matrix by matrix."""
+
+_TYPES_ONLY = frozenset({"to", "type_as"})
+"""Names of methods that look at nothing but the type and the device of further tensors."""
+
+
 class Carried(NamedTuple):
     """A tensor that was computed from parameters alone.
 
@@ -80,6 +88,18 @@ class Lookup(NamedTuple):
 
     layer: SimpleNamespace
     indices: torch.Tensor
+
+
+class Layout(NamedTuple):
+    """Where the examples are in a tensor of the batch.
+
+    Attributes:
+        dim: The dimension that counts their rows; those of an example follow each other.
+        rows: How many rows each of them has there.
+    """
+
+    dim: int
+    rows: int
 
 
 class Ruled(NamedTuple):
@@ -105,6 +125,7 @@ class Watch(TorchFunctionMode):
         self._names = names
         self._carried: dict[int, Carried] = {}
         self._of_batch: dict[int, weakref.ref[torch.Tensor]] = {}
+        self._inside: dict[int, weakref.ref[torch.Tensor]] = {}
         self.follow(examples)
 
     def __torch_function__(
@@ -114,7 +135,8 @@ class Watch(TorchFunctionMode):
         recorded, recording = RECORDED.get(func), torch.is_grad_enabled()
         if func in _QUESTIONS or (recording and recorded is None and self._recorder.in_layer):
             return func(*args, **kwargs)  # what a layer with a rule returns has a gradient, which tells what it is
-        given = tensors_in(args, kwargs)
+        types_only = getattr(func, "__name__", "") in _TYPES_ONLY
+        given = tensors_in(args[:1], {}) if types_only else tensors_in(args, kwargs)
         known = any(map(self.is_of_batch, given))
         used = [each for each in map(self.carried, given) if each is not None] if recording else []
         if recorded is not None and any(map(self._recorder.records_functions_of, given)):
@@ -134,9 +156,11 @@ class Watch(TorchFunctionMode):
                         "batch; use an operation that is not in place (torch.where, torch.cat)"
                     )
         else:
-            return self._carry(func, args, kwargs, used)
+            return self._carry(func, args, kwargs, given, used)
         if known or used:
             self.follow(tensors_in((result,), {}))
+        elif not recording:
+            self._inside.update({id(each): weakref.ref(each) for each in tensors_in((result,), {})})
         return result
 
     def carried(self, tensor: torch.Tensor) -> Carried | None:
@@ -144,27 +168,56 @@ class Watch(TorchFunctionMode):
         if not tensor.requires_grad:
             return None
         name = self._names.get(id(tensor))
-        return self._carried.get(id(tensor)) if name is None else Carried(tensor, name)
+        if name is not None:
+            return Carried(tensor, name)
+        found = self._carried.get(id(tensor))
+        return self._by_own_function(tensor) if found is None and id(tensor) in self._inside else found
+
+    def _by_own_function(self, tensor: torch.Tensor) -> Carried | None:
+        """A carried tensor that an ``autograd.Function`` of the model's own has computed; None for any other.
+
+        The function's inner operations were seen, without gradients: the last of them was given nothing of the batch.
+        """
+        if self._inside[id(tensor)]() is not tensor or tensor.grad_fn is None or not torch.is_grad_enabled():
+            return None
+        edges = [output.edge for record in self._recorder.records for output in record.outputs]
+        recorded = {edge[:2] for edge in edges if edge is not None}
+        names = [self._names.get(id(each)) for each in _leaves_behind(tensor, recorded)]
+        if not names or None in names:
+            return None
+        self.events += 1
+        self.used = True
+        found = self._carried[id(tensor)] = Carried(tensor, str(names[0]))
+        return found
 
     def is_of_batch(self, tensor: torch.Tensor) -> bool:
         """Whether the examples had a part in a tensor. What has a gradient and is not carried comes from layers."""
         known = self._of_batch.get(id(tensor))
         if known is not None and known() is tensor:
             return True
-        return tensor.requires_grad and self.carried(tensor) is None
+        if not tensor.requires_grad or self.carried(tensor) is not None:
+            return False
+        return tensor.grad_fn is not None or id(tensor) not in self._inside  # there a view of a parameter has none
 
     def follow(self, tensors: Iterable[torch.Tensor]) -> None:
         """Note that the examples had a part in tensors."""
         for tensor in tensors:
             self._of_batch[id(tensor)] = weakref.ref(tensor)
 
-    def _carry(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], used: Sequence[Carried]) -> Any:
+    def _carry(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        given: Sequence[torch.Tensor],
+        used: Sequence[Carried],
+    ) -> Any:
         """The result of a function of parameters alone."""
         versions = {id(each.tensor): each.tensor._version for each in used}
         with torch._C.DisableTorchFunction():  # linear maps by columns have no gradients for their weights
             result = func(*args, **kwargs)
         changed = [each.tensor for each in used if each.tensor._version != versions[id(each.tensor)]]
-        found = [each for each in tensors_in((result, *args), kwargs) if each.requires_grad]
+        found = [each for each in (*tensors_in((result,), {}), *given) if each.requires_grad]
         made = [each for each in found if self.carried(each) is None]  # or a constant that was changed in place
         lookups = _lookups(func, args, kwargs) if made else None
         for each in made:
@@ -179,7 +232,8 @@ class Watch(TorchFunctionMode):
         if self._recorder.count > 1:
             self._recorder.folds.append((used[0].where, 0))
         if len(block) == 1:
-            return self._spread(Carried(block, used[0].where), result.shape)
+            rows = self._spread(Carried(block, used[0].where), result.shape)
+            return rows.contiguous() if result.is_contiguous() else rows
         return self._spread(Carried(block[None], used[0].where), (self._recorder.count,)).flatten(0, 1)
 
     def _met(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], used: Sequence[Carried]) -> Any:
@@ -196,14 +250,55 @@ class Watch(TorchFunctionMode):
         substituted = self._with_rows(func, args, kwargs)
         if substituted is not None:
             return func(*substituted[0], **substituted[1])
-        return self.mapped(func, args, kwargs, used)
+        if func is torch.einsum and isinstance(args[0], str):
+            return self._summed(args, kwargs, used)
+        return self.mapped(func, args, kwargs, used, self._by_blocks(func, args, kwargs))
+
+    def _by_blocks(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int | None, Layout] | None:
+        """Where examples are in a product with one matrix for each entry of dimension 0 (heads, times): in dimension 1.
+
+        None for any other function, whose layout shapes tell.
+        """
+        if getattr(func, "__name__", "") not in _PRODUCTS:
+            return None
+        given = tensors_in(args, kwargs)
+        inputs, weights = given[-2:]
+        of_batch = [each for each in given if self.is_of_batch(each)]
+        blocks = self.carried(weights) is not None and weights.dim() == 3 and len(weights) > 1
+        if not blocks or any(each.dim() != 3 or each.shape[1] % self._recorder.count for each in (inputs, *of_batch)):
+            return None
+        layouts: dict[int | None, Layout] = {
+            id(each): Layout(1, each.shape[1] // self._recorder.count) for each in of_batch
+        }
+        return {**layouts, None: layouts[id(inputs)]} if id(inputs) in layouts else None
+
+    def _summed(self, args: tuple[Any, ...], kwargs: dict[str, Any], used: Sequence[Carried]) -> Any:
+        """The result of ``torch.einsum``, whose equation tells where examples are: all have one letter for them."""
+        operands = args[1] if isinstance(args[1], list | tuple) else args[1:]
+        terms, _, output = args[0].replace(" ", "").partition("->")
+        pairs = list(zip(operands, terms.split(","), strict=True))
+        layouts = {id(each): self._layout(each, used[0].where, "einsum") for each in operands}
+        found = [(layouts[id(each)], term) for each, term in pairs]
+        counting = {(term[layout.dim], layout.rows) for layout, term in found if layout and layout.dim < len(term)}
+        letter, rows = counting.pop() if len(counting) == 1 else (".", 0)
+        if counting or "." in args[0] or letter not in output:
+            return self.mapped(torch.einsum, args, kwargs, used)
+        places: dict[int | None, Layout] = {None: Layout(output.index(letter), rows)}
+        for index, (each, term) in enumerate(pairs):
+            if letter in term:
+                place, carried = Layout(term.index(letter), rows), self.carried(each)
+                pairs[index] = (each if carried is None else self._entries(carried, place), term)
+                places[id(pairs[index][0])] = place
+        given = (args[0], *[each for each, _ in pairs])
+        rest = [each for each in used if any(each.tensor is one for one, _ in pairs)]
+        return self.mapped(torch.einsum, given, kwargs, rest, places) if rest else torch.einsum(*given, **kwargs)
 
     def record(
         self, output: torch.Tensor, rule: Rule, layer: SimpleNamespace, inputs: torch.Tensor, used: Sequence[Carried]
     ) -> None:
         """Record an output whose gradients a rule knows, for what it is shown as a layer."""
         where, behind = used[0].where, {id(each.tensor): each for each in used}
-        flipped = self._recorder.flipped(output)
+        flipped = self._recorder.flipped(output, where)
         places = self._recorder.places(output, where, int(flipped))
 
         def parts(gradient: torch.Tensor) -> Gradients:
@@ -242,7 +337,8 @@ class Watch(TorchFunctionMode):
         of_batch = [tensor for tensor in given if tensor.dim() == depth and self.is_of_batch(tensor)]
         rows = {len(tensor) for tensor in of_batch} - {1}
         shared = [each for each in given if self.carried(each)]
-        if of_batch and all(map(self._recorder.flipped, of_batch)):
+        where = next(each.where for each in map(self.carried, shared) if each is not None)
+        if of_batch and all(self._recorder.flipped(each, where) for each in of_batch):
             if any(each.dim() >= depth - 1 and each.shape[each.dim() - depth + 1] != 1 for each in shared):
                 return None
             columns = {id(each): self._columns(self.carried(each), depth) for each in shared}  # type: ignore[arg-type]
@@ -280,26 +376,43 @@ class Watch(TorchFunctionMode):
         if tensor.dim() < depth or len(tensor) == 1:
             row = tensor.reshape(*[1] * (depth - tensor.dim()), *tensor.shape)
             return self._spread(carried._replace(tensor=row), (count,))
-        rows = tensor.view_as(tensor)  # row i meets row i of the batch, and no other
         if carried.lookups is not None:
+            rows = tensor.view_as(tensor)  # row i meets row i of the batch, and no other
             behind = Carried(carried.lookups.layer.weight, carried.where)
             self.record(rows, embedding_rule, carried.lookups.layer, carried.lookups.indices, [behind])
             return rows
+        return self._entries(carried, Layout(0, len(tensor) // self._recorder.count))
+
+    def _entries(self, carried: Carried, layout: Layout) -> torch.Tensor:
+        """A carried tensor with entries for each example: those of an example have its gradient and no other."""
+        entries = carried.tensor.view_as(carried.tensor)
 
         def parts(gradient: torch.Tensor) -> Gradients:
-            places = len(gradient) // self._recorder.count
             each = []
-            for start in range(0, len(gradient), places):
+            for start in range(0, gradient.shape[layout.dim], layout.rows):
                 alone = torch.zeros_like(gradient)
-                alone[start : start + places] = gradient[start : start + places]
+                own = alone.narrow(layout.dim, start, layout.rows)
+                own.copy_(gradient.narrow(layout.dim, start, layout.rows))
                 each.append(_through_graph(carried, alone[None]))
             return {(source,): Dense((torch.cat([found[source] for found in each]),)) for source in each[0]}
 
-        self._recorder.add([rows], parts, [], carried.where, by_example=True, carried=[tensor])
-        return rows
+        where, shared = carried.where, [carried.tensor]
+        self._recorder.add([entries], parts, [], where, example_dim=layout.dim, by_example=True, carried=shared)
+        return entries
 
-    def mapped(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], used: Sequence[Carried]) -> Any:
-        """Any function, with the vector-Jacobian product of every example."""
+    def mapped(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        used: Sequence[Carried],
+        known: Mapping[int | None, Layout] | None = None,
+    ) -> Any:
+        """Any function, with the vector-Jacobian product of every example.
+
+        Where examples are is told by shapes, or is ``known`` for all arguments of the batch, by their identity, and
+        under None for the output.
+        """
         where, count = used[0].where, self._recorder.count
         name = getattr(func, "__name__", str(func))
         if name.endswith("_") and not name.endswith("__"):
@@ -309,42 +422,43 @@ class Watch(TorchFunctionMode):
                 f"parameter {where!r}: {name} changes its argument in place, so that gradients could not be computed "
                 "from it; use the operation that is not in place"
             )
-        result = func(*args, **kwargs)
-        leaves, layout = pytree.tree_flatten((args, kwargs))
-        rows = [self._rows_of(leaf, where, name) for leaf in leaves]
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        result = _off_its_base(func(*args, **kwargs), leaves)
+        layouts = [self._layout(leaf, where, name) if known is None else known.get(id(leaf)) for leaf in leaves]
         outputs = [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
-        flipped = [self._recorder.flipped(output) for output in outputs]
-        if len(set(flipped)) > 1:
-            raise LayoutError(f"parameter {where!r}: outputs of {name} have their examples in different dimensions")
-        example_dim = int(any(flipped))
-        places = [-1 if example_dim else self._recorder.places(output, where) for output in outputs]
+        dims = [int(self._recorder.flipped(each, where)) if known is None else known[None].dim for each in outputs]
+        places = [Layout(d, self._recorder.places(each, where, d)) for each, d in zip(outputs, dims, strict=True)]
         behind = {id(each.tensor): each for each in used}
-        call = _Mapped(name, where, func, leaves, layout, rows, list(behind.values()), count)
-        shown = [output.detach() for output in outputs]
+        call = _Mapped(name, where, func, leaves, structure, layouts, list(behind.values()), count)
+        shown = [(output.detach(), output._version) for output in outputs]
 
         def parts(*gradients: torch.Tensor) -> Gradients:
-            pairs = list(zip(gradients, shown, places, strict=True))
-            found = call.gradients([_by_example(d, k) for d, _, k in pairs], [_by_example(y, k) for _, y, k in pairs])
+            unchanged = all(output._version == version for output, version in shown)
+            given = [output for output, _ in shown] if unchanged else call.again()
+            found = call.gradients(
+                [_by_example(d, place) for d, place in zip(gradients, places, strict=True)],
+                [_by_example(y, place) for y, place in zip(given, places, strict=True)],
+            )
             of_used: dict[Any, Form] = {(w.tensor,): Dense((part,)) for w, part in zip(call.used, found, strict=True)}
             return _pulled(of_used, behind)
 
-        kept = [leaf for leaf, row in zip(leaves, rows, strict=True) if row]
+        kept = [leaf for leaf, layout in zip(leaves, layouts, strict=True) if layout]
         shared = [each.tensor for each in used]
-        self._recorder.add(outputs, parts, kept, where, example_dim=example_dim, by_example=True, carried=shared)
+        self._recorder.add(outputs, parts, kept, where, example_dim=dims, by_example=True, carried=shared)
         return result
 
-    def _rows_of(self, leaf: Any, where: str, name: str) -> int:
-        """How many rows of an argument belong to an example; 0 if it is not of the batch, -1 as in `_by_example`."""
+    def _layout(self, leaf: Any, where: str, name: str) -> Layout | None:
+        """Where the examples are in an argument; None if it is not of the batch."""
         if not isinstance(leaf, torch.Tensor) or not self.is_of_batch(leaf):
-            return 0
-        if self._recorder.flipped(leaf):
-            return -1
+            return None
+        if self._recorder.flipped(leaf, where):
+            return Layout(1, 1)
         if leaf.dim() == 0 or len(leaf) == 0 or len(leaf) % self._recorder.count:
             raise LayoutError(
                 f"parameter {where!r}: it meets values of shape {tuple(leaf.shape)} in {name}, for "
                 f"{self._recorder.count} examples; let their dimension 0 count the examples, or use ReferenceEngine"
             )
-        return len(leaf) // self._recorder.count
+        return Layout(0, len(leaf) // self._recorder.count)
 
 
 class _Mapped(NamedTuple):
@@ -354,28 +468,32 @@ class _Mapped(NamedTuple):
     where: str
     func: Any
     leaves: list[Any]
-    layout: Any
-    rows: list[int]
+    structure: Any
+    layouts: list[Layout | None]
     used: list[Carried]
     examples: int
 
+    def again(self) -> list[torch.Tensor]:
+        """What the call returned, for outputs that were changed in place since."""
+        arguments, keywords = pytree.tree_unflatten(self.leaves, self.structure)
+        return _floats(self.func(*arguments, **keywords))
+
     def gradients(self, gradients: list[torch.Tensor], outputs: list[torch.Tensor]) -> list[torch.Tensor]:
         """For every carried argument, what each example's loss would change it by."""
-        batched = [_by_example(leaf.detach(), row) for leaf, row in zip(self.leaves, self.rows, strict=True) if row]
+        pairs = list(zip(self.leaves, self.layouts, strict=True))
+        batched = [_by_example(leaf.detach(), layout) for leaf, layout in pairs if layout]
         values = [each.tensor.detach() for each in self.used]
         places = {id(each.tensor): index for index, each in enumerate(self.used)}
 
         def one(gradient: list[torch.Tensor], example: list[torch.Tensor]) -> Any:
             def call(*values: torch.Tensor) -> list[torch.Tensor]:
                 parts = iter(example)
-                pairs = zip(self.leaves, self.rows, strict=True)
                 given = [
-                    next(parts) if row else values[places[id(leaf)]] if id(leaf) in places else leaf
-                    for leaf, row in pairs
+                    next(parts) if layout else values[places[id(leaf)]] if id(leaf) in places else leaf
+                    for leaf, layout in pairs
                 ]
-                arguments, keywords = pytree.tree_unflatten(given, self.layout)
-                found = pytree.tree_leaves(self.func(*arguments, **keywords))
-                return [leaf for leaf in found if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+                arguments, keywords = pytree.tree_unflatten(given, self.structure)
+                return _floats(self.func(*arguments, **keywords))
 
             output, pull, *_ = vjp(call, *values)
             return output, pull(gradient)
@@ -409,9 +527,30 @@ class _Mapped(NamedTuple):
                 )
 
 
-def _by_example(values: torch.Tensor, rows: int) -> torch.Tensor:
-    """Values as (examples, ...), each of them as if it had passed alone; rows are -1 if dimension 1 counts examples."""
-    return values.transpose(0, 1).unsqueeze(2) if rows == -1 else apart(values, rows)
+def _by_example(values: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """Values as (examples, ...), each of them as if it had passed alone."""
+    before, after = values.shape[: layout.dim], values.shape[layout.dim + 1 :]
+    return values.reshape(*before, -1, layout.rows, *after).movedim(layout.dim, 0)
+
+
+def _floats(result: Any) -> list[torch.Tensor]:
+    """The tensors with gradients among what a function returns."""
+    leaves = pytree.tree_leaves(result)
+    return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and leaf.is_floating_point()]
+
+
+def _off_its_base(result: Any, leaves: Sequence[Any]) -> Any:
+    """A function's result, not as a view of a tensor that only the function itself knew.
+
+    If a view is changed in place, autograd goes on from its base, past the place where the view was recorded.
+    """
+    given = {id(each) for leaf in leaves if isinstance(leaf, torch.Tensor) for each in (leaf, leaf._base)}
+
+    def alone(each: torch.Tensor) -> torch.Tensor:
+        inner = each._is_view() and id(each._base) not in given
+        return torch.ops.aten._unsafe_view(each, each.shape) if inner else each
+
+    return pytree.tree_map_only(torch.Tensor, alone, result)
 
 
 def _swapped(
@@ -495,16 +634,23 @@ def _through_graph(carried: Carried, gradients: torch.Tensor) -> dict[nn.Paramet
 
 def _parameters_behind(tensor: torch.Tensor) -> list[nn.Parameter]:
     """The parameters that a tensor was computed from, by its graph: views may have changed it since."""
-    waiting: list[Any] = [tensor.grad_fn]
+    return [leaf for leaf in _leaves_behind(tensor) if isinstance(leaf, nn.Parameter)]
+
+
+def _leaves_behind(tensor: torch.Tensor, recorded: Set[Any] = frozenset()) -> list[torch.Tensor]:
+    """The leaves of a tensor's graph; none if it has an edge among those that are ``recorded``."""
+    waiting: list[Any] = [get_gradient_edge(tensor)[:2]]
     known, found = set(waiting), []
     while waiting:
-        node = waiting.pop()
-        if isinstance(getattr(node, "variable", None), nn.Parameter):
-            found.append(node.variable)
-        new = {each for each, _ in node.next_functions if each is not None} - known
+        edge = waiting.pop()
+        if edge in recorded:
+            return []
+        if getattr(edge[0], "variable", None) is not None:
+            found.append(edge[0].variable)
+        new = {each for each in edge[0].next_functions if each[0] is not None} - known
         known |= new
         waiting += new
-    return found
+    return list({id(leaf): leaf for leaf in found}.values())
 
 
 def _linear(inputs: torch.Tensor, /, weight: torch.Tensor, bias: torch.Tensor | None = None) -> SimpleNamespace | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
@@ -128,18 +128,26 @@ class Recorder:
         records: What was recorded so far, in the order of the pass.
         lengths: While a recurrent layer runs on sequences of different lengths, how long each of them is.
         folds: The calls whose output did not have one row per example: the module, and how many rows an example has, 0
-            for one row that all examples share, -1 where dimension 1 counts the examples.
+            for one row that all examples share, -d where dimension d > 0 counts the examples.
         calls: Whose parameters were used, and how many rows an example had in the outputs.
         watch: What records functions outside of layers with rules, if anything does.
         in_layer: Whether a layer with a rule is being called.
         quiet: Whether a module is called inside which nothing is watched: all that its layers see is of the batch.
         constant: The layers whose outputs are known to be the same for all examples, without a dimension of them.
         reading: Where examples are taken to be.
+        turned: Whose outputs had examples in dimension 1 in batches that were checked; None if there were none.
     """
 
-    def __init__(self, count: int, names: Mapping[int, str], reading: Reading = READINGS[0]) -> None:
+    def __init__(
+        self,
+        count: int,
+        names: Mapping[int, str],
+        reading: Reading = READINGS[0],
+        turned: Set[str] | None = None,
+    ) -> None:
         self.count = count
         self.reading = reading
+        self.turned = turned
         self.records: list[Record] = []
         self.lengths: torch.Tensor | None = None
         self.folds: list[tuple[str, int]] = []
@@ -158,7 +166,7 @@ class Recorder:
         kept: Sequence[torch.Tensor],
         where: str,
         *,
-        example_dim: int = 0,
+        example_dim: int | Sequence[int] = 0,
         by_example: bool = False,
         copied: Sequence[torch.Tensor] = (),
         carried: Sequence[torch.Tensor] = (),
@@ -170,7 +178,7 @@ class Recorder:
             parts: From their gradients to those of the parameters, one for every row of the outputs.
             kept: What it needs.
             where: Whose parameters they are, for messages.
-            example_dim: Which dimension of the outputs counts rows.
+            example_dim: Which dimension of the outputs counts rows; one for all, or one for each.
             by_example: Whether ``parts`` has put the rows of an example together already.
             copied: What else the outputs were computed from, of which ``parts`` has copies.
             carried: What ``parts`` needs that was computed from parameters alone.
@@ -178,7 +186,8 @@ class Recorder:
         if not any(output.requires_grad for output in outputs):
             return
         _check_precision([*outputs, *kept], where)
-        places = [self.places(output, where, example_dim) for output in outputs]
+        dims = [example_dim] * len(outputs) if isinstance(example_dim, int) else example_dim
+        places = [self.places(output, where, dim) for output, dim in zip(outputs, dims, strict=True)]
         if places.count(places[0]) < len(places) and not by_example:
             raise LayoutError(
                 f"module {where!r}: outputs with {places} rows per example; give all the same, or use ReferenceEngine"
@@ -186,8 +195,8 @@ class Recorder:
         self.calls.add((where, places[0]))
         if places[0] > 1 < self.count:
             self.folds.append((where, places[0]))
-        elif self.count > 1 and by_example and example_dim == 1:
-            self.folds.append((where, -1))
+        elif self.count > 1 and by_example and max(dims) > 0:
+            self.folds.append((where, -max(dims)))
         described = tuple(_describe(output) for output in outputs)
         versions = tuple((tensor, tensor._version) for tensor in (*kept, *carried))
         behind = tuple(get_gradient_edge(tensor)[:2] for tensor in (*kept, *copied) if tensor.requires_grad)
@@ -212,11 +221,16 @@ class Recorder:
 
     def is_shared(self, values: torch.Tensor) -> bool:
         """Whether values are one row for all examples, like embeddings of positions, which broadcast onto a batch."""
-        return values.dim() > 0 and len(values) == 1 < self.count and not self.flipped(values)
+        return values.dim() > 0 and len(values) == 1 < self.count and not self.flipped(values, "")
 
-    def flipped(self, values: torch.Tensor) -> bool:
-        """Whether dimension 1 counts the examples, by the reading."""
-        return self.reading.sequence_first and values.dim() > 2 and values.shape[1] == self.count
+    def flipped(self, values: torch.Tensor, where: str) -> bool:
+        """Whether dimension 1 counts the examples, by the reading.
+
+        If dimension 0 may count them as well, a batch that was checked decides, in which it could not.
+        """
+        if not self.reading.sequence_first or values.dim() < 3 or values.shape[1] != self.count:
+            return False
+        return self.turned is None or len(values) % self.count > 0 or where in self.turned
 
     def per_example(self, values: Any) -> Any:
         """Tensors of one row as a row for each example, all in one place in memory; everything else as it is.
