@@ -10,6 +10,7 @@
 #include <dlfcn.h>
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -22,7 +23,10 @@ constexpr int ROWS = 12, VECTORS = 2;  // 24 of 32 registers add up
 constexpr int ROWS = 6, VECTORS = 2;  // 12 of 16
 #endif
 
-constexpr long CHAIN = 32, GROUP = 4, DEPTH = 2 * GROUP * CHAIN, WIDTH = 256;
+constexpr long CHAIN = 24, GROUP = 12, DEPTH = 2 * GROUP * CHAIN, WIDTH = 256, BAND = 32;
+
+// How far apart packed tiles of `size` columns are: never whole pages, of which only a few would fit into the cache.
+template <typename T> constexpr long apart(long size, long depth) { return size * depth + BYTES / long(sizeof(T)); }
 
 template <typename T> constexpr long COLUMNS = VECTORS * LANES<T>;
 
@@ -58,8 +62,15 @@ template <typename T> struct Operand {
 INLINE long smaller(long x, long y) { return x < y ? x : y; }
 INLINE long tiles(long count, long size) { return (count + size - 1) / size; }
 
-// totals += d^T a over `depth` places: ROWS columns of d and COLUMNS of a, both packed.
-template <typename A> INLINE void tile(const A *d, const A *a, long depth, double *totals) {
+// As many numbers as a vector of doubles has.
+template <typename T> INLINE V<double> doubles(const T *from) {
+    V<T, BYTES / sizeof(double) * sizeof(T)> some;
+    std::memcpy(&some, from, sizeof some);
+    return __builtin_convertvector(some, V<double>);
+}
+
+// d^T a over `depth` places, ROWS columns of d and COLUMNS of a, both packed: written to rows that are `step` apart, or added.
+template <typename A> INLINE void tile(const A *d, const A *a, long depth, bool add, double *to, long step) {
     for (long first = 0; first < depth; first += GROUP * CHAIN) {
         V<A> group[ROWS][VECTORS] = {};
         const long last = smaller(first + GROUP * CHAIN, depth);
@@ -84,26 +95,51 @@ template <typename A> INLINE void tile(const A *d, const A *a, long depth, doubl
         }
         A found[ROWS * COLUMNS<A>];
         std::memcpy(found, group, sizeof found);
-        for (int n = 0; n < ROWS * COLUMNS<A>; n++) totals[n] += double(found[n]);
+        for (int i = 0; i < ROWS; i++)
+            for (int n = 0; n < COLUMNS<A>; n += LANES<double>) {
+                double *at = to + i * step + n;
+                V<double> sums = doubles<A>(found + i * COLUMNS<A> + n);
+                if (add) sums += load<double>(at);
+                std::memcpy(at, &sums, BYTES);
+            }
+        add = true;
     }
 }
 
-// `count` columns of an operand from `first` on at `depth` places from `start` on, place by place, and zeros up to Size.
-// With scales, every number times its place's.
-template <typename T, typename A, int Size>
-static void pack(const Operand<T> &from, const double *scale, long start, long depth, long first, long count, A *to) {
-    const long *columns = from.columns + first;
-    bool adjacent = count == Size;
-    for (int j = 1; j < count; j++) adjacent = adjacent && columns[j] == columns[0] + j;
-    if (count < Size) std::memset(to, 0, depth * Size * sizeof(A));
-    for (long k = 0; k < depth; k++, to += Size) {
-        const T *row = from.base + from.rows[start + k];
-        const A by = scale ? A(scale[start + k]) : A(1);
-        if (adjacent)
-            for (int j = 0; j < Size; j++) to[j] = by * A(row[columns[0] + j]);
-        else
-            for (int j = 0; j < count; j++) to[j] = by * A(row[columns[j]]);
+// Memory for so many numbers, of which vectors lie within lines of the cache.
+template <typename T> struct Packed {
+    std::vector<T> memory;
+    T *data;
+
+    explicit Packed(long count) : memory(count + BYTES / sizeof(T)) {
+        const auto at = reinterpret_cast<std::uintptr_t>(memory.data());
+        data = memory.data() + (BYTES - at % BYTES) % BYTES / sizeof(T);
     }
+};
+
+// Columns `first` to `last` of an operand at `depth` places from `start` on, in tiles of Size columns: of each tile place by
+// place, and zeros up to Size. With scales, every number times its place's. A few places of all tiles at a time, so that
+// what is read of a place is read at once.
+template <typename T, typename A, int Size>
+static void pack(const Operand<T> &from, const double *scale, long start, long depth, long first, long last, A *to) {
+    constexpr long TOGETHER = 8;
+    for (long some = 0; some < depth; some += TOGETHER)
+        for (long at = first; at < last; at += Size) {
+            const long *columns = from.columns + at, count = smaller(Size, last - at);
+            bool adjacent = count == Size;
+            for (int j = 1; j < count; j++) adjacent &= columns[j] == columns[0] + j;
+            A *packed = to + (at - first) / Size * apart<A>(Size, depth) + some * Size;
+            for (long k = start + some; k < start + smaller(some + TOGETHER, depth); k++, packed += Size) {
+                const T *row = from.base + from.rows[k];
+                const A by = scale ? A(scale[k]) : A(1);
+                if (adjacent) {
+                    T values[Size];
+                    std::memcpy(values, row + columns[0], sizeof values);
+                    for (int j = 0; j < Size; j++) packed[j] = by * A(values[j]);
+                } else
+                    for (int j = 0; j < Size; j++) packed[j] = j < count ? by * A(row[columns[j]]) : A(0);
+            }
+        }
 }
 
 // totals[i] += sum_k d(k, i) over `depth` packed places, CHAIN of them at most in the type of the products.
@@ -128,65 +164,63 @@ template <typename T, typename A>
 static void outer_sums(const Operand<T> &d, const Operand<T> *a, long count, const double *scale, long places, long top,
                        long bottom, long part, long next, long parts, double *const *sums, double *biases) {
     const long at_once = tiles(places, tiles(places, DEPTH));  // as many at a time as share the places evenly
-    std::vector<A> outputs((bottom - top) * ROWS * at_once), inputs(WIDTH * at_once);
+    const Packed<A> outputs((bottom - top) * apart<A>(ROWS, at_once));
+    const Packed<A> inputs(WIDTH / COLUMNS<A> * apart<A>(COLUMNS<A>, at_once));
     for (long start = 0; start < places; start += at_once) {
         const long depth = smaller(at_once, places - start);
-        for (long i = top; i < bottom; i++) {
-            const long at = i * ROWS, down = smaller(ROWS, d.width - at);
-            A *packed = outputs.data() + (i - top) * ROWS * depth;
-            pack<T, A, ROWS>(d, scale, start, depth, at, down, packed);
-            if (biases && part == 0) {
-                double totals[ROWS] = {};
-                column_sums<A>(packed, depth, totals);
-                for (long y = 0; y < down; y++) biases[at + y] = start ? biases[at + y] + totals[y] : totals[y];
-            }
+        pack<T, A, ROWS>(d, scale, start, depth, top * ROWS, smaller(bottom * ROWS, d.width), outputs.data);
+        for (long i = top; biases && part == 0 && i < bottom; i++) {
+            const long at = i * ROWS;
+            double totals[ROWS] = {};
+            column_sums<A>(outputs.data + (i - top) * apart<A>(ROWS, depth), depth, totals);
+            for (long y = 0; y < smaller(ROWS, d.width - at); y++)
+                biases[at + y] = start ? biases[at + y] + totals[y] : totals[y];
         }
         for (long n = 0; n < count; n++) {
             const long width = a[n].width, across = tiles(width, COLUMNS<A>);
             const long end = smaller(across * next / parts * COLUMNS<A>, width);
             for (long left = across * part / parts * COLUMNS<A>; left < end; left += WIDTH) {
                 const long right = smaller(left + WIDTH, end);
-                for (long j = left; j < right; j += COLUMNS<A>)
-                    pack<T, A, COLUMNS<A>>(a[n], nullptr, start, depth, j, smaller(COLUMNS<A>, right - j),
-                                           inputs.data() + (j - left) * depth);
+                pack<T, A, COLUMNS<A>>(a[n], nullptr, start, depth, left, right, inputs.data);
                 for (long i = top; i < bottom; i++)
                     for (long j = left; j < right; j += COLUMNS<A>) {
-                        double totals[ROWS * COLUMNS<A>] = {};
-                        tile<A>(outputs.data() + (i - top) * ROWS * depth, inputs.data() + (j - left) * depth, depth, totals);
-                        const long at = i * ROWS, columns = smaller(COLUMNS<A>, right - j);
-                        for (long y = 0; y < smaller(ROWS, d.width - at); y++) {
-                            double *to = sums[n] + (at + y) * width + j;
-                            const double *from = totals + y * COLUMNS<A>;
-                            if (a[n].targets) {
-                                const long *at = a[n].targets + j;
-                                double *row = sums[n] + (i * ROWS + y) * width;
-                                for (long x = 0; x < columns; x++) row[at[x]] = start ? row[at[x]] + from[x] : from[x];
-                            } else if (start)
-                                for (long x = 0; x < columns; x++) to[x] += from[x];
-                            else
-                                std::memcpy(to, from, columns * sizeof(double));
+                        const A *packed = outputs.data + (i - top) * apart<A>(ROWS, depth);
+                        const A *seen = inputs.data + (j - left) / COLUMNS<A> * apart<A>(COLUMNS<A>, depth);
+                        const long down = smaller(ROWS, d.width - i * ROWS), columns = smaller(COLUMNS<A>, right - j);
+                        double *rows = sums[n] + i * ROWS * width;
+                        if (down == ROWS && columns == COLUMNS<A> && !a[n].targets) {
+                            tile<A>(packed, seen, depth, start > 0, rows + j, width);
+                            continue;
                         }
+                        double totals[ROWS * COLUMNS<A>];
+                        tile<A>(packed, seen, depth, false, totals, COLUMNS<A>);
+                        for (long y = 0; y < down; y++)
+                            for (long x = 0; x < columns; x++) {
+                                double &to = rows[y * width + (a[n].targets ? a[n].targets[j + x] : j + x)];
+                                to = (start ? to : 0.0) + totals[y * COLUMNS<A> + x];
+                            }
                     }
             }
         }
     }
 }
 
-// The same by threads. They share rows, or columns where there are more of them: what they do not share, each packs.
+// The same by threads. They share rows, or columns where there are more of them: what they do not share, each packs. BAND
+// tiles of rows at a time are few enough to stay in the cache.
 template <typename T, typename A>
 static void outer_sum(const Operand<T> &d, const Operand<T> *a, long count, const double *scale, long places,
                       long threads, double *const *sums, double *biases) {
     long width = 0;
     for (long n = 0; n < count; n++) width += a[n].width;
     const long rows = tiles(d.width, ROWS);
+    const auto part_of = [&](long top, long bottom, long part, long next, long parts) {
+        for (; top < bottom; top += BAND)
+            outer_sums<T, A>(d, a, count, scale, places, top, smaller(top + BAND, bottom), part, next, parts, sums, biases);
+    };
     if (d.width >= width)
-        shared(rows, threads, [&](long top, long bottom) {
-            outer_sums<T, A>(d, a, count, scale, places, top, bottom, 0, 1, 1, sums, biases);
-        });
+        shared(rows, threads, [&](long top, long bottom) { part_of(top, bottom, 0, 1, 1); });
     else
-        shared(threads, threads, [&](long part, long next) {
-            outer_sums<T, A>(d, a, count, scale, places, 0, rows, part, next, threads, sums, biases);
-        });
+        shared(threads, threads, [&](long part, long next) { part_of(0, rows, part, next, threads); });
 }
 
 // sums[n] = sum_k scale[k] base[rows[k] + n] for n from `first` to `last`.
@@ -252,13 +286,6 @@ template <typename T> INLINE double raised(double total, long count) {
     typedef std::numeric_limits<double> Double;
     if (!(total <= double(std::numeric_limits<T>::max()))) return Double::infinity();
     return total * (1 + (count + 4) * Double::epsilon()) + 2 * count * Double::min();
-}
-
-// As many numbers as a vector of doubles has.
-template <typename T> INLINE V<double> doubles(const T *from) {
-    V<T, BYTES / sizeof(double) * sizeof(T)> some;
-    std::memcpy(&some, from, sizeof some);
-    return __builtin_convertvector(some, V<double>);
 }
 
 // sum + x^2 for as many of them.
