@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import cloudpickle
 import pytest
-from joblib.externals import cloudpickle
 
 from inosgd.compare.entrant import entrants
 from inosgd.method import AUTO, DP_SGD, INO_SGD
