@@ -92,7 +92,7 @@ def test_one_run_of_correct_code_is_not_rejected_and_sees_something():
     assert found["liberal", "white"].lower_bound > 0.2 * found["liberal", "white"].accounted
 
 
-@pytest.mark.parametrize(("name", "runs"), [("half-noise", 140), ("rejection", 45)])
+@pytest.mark.parametrize(("name", "runs"), [("half-noise", 200), ("rejection", 45)])
 def test_repeated_trainings_catch(name, runs):
     """Half the noise moves the best share of right guesses from 78% to 90%: 134 trials reject with power 98%.
 

@@ -46,8 +46,9 @@ def test_everything_that_people_read_says_which_unit_is_protected(inosgd, tmp_pa
     planned = inosgd(
         "plan", "--epsilon", "1,2", "--sizes", "500,500", "--steps", 20, "--batch", 50, "--unit", "patient"
     )
-    assert "The guarantee is per patient." in planned.out
-    assert "for each single patient; of 10: the ε of ten of them together" in " ".join(planned.out.split())
+    words = " ".join(planned.out.split())
+    assert "The guarantee is per patient." in words
+    assert "spent ε: of each single patient; ε of 10: of ten of them together" in words
 
 
 def test_a_run_that_was_cut_short_goes_on_to_the_bit(inosgd, tmp_path, monkeypatch):
