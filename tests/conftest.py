@@ -60,6 +60,18 @@ def _dp_accounting_remembers() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _disks_are_not_waited_for() -> Iterator[None]:
+    """No test cuts the power; waiting for tens of thousands of files is a quarter of a suite of small trainings.
+
+    What is handed to the disk, and in which order, is tested in `tests/test_files.py` and `tests/ledger/test_records.py`.
+    """
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("fsync", "fdatasync"):
+            patched.setattr(os, name, os.fstat, raising=False)  # like them, it refuses what is no open file
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _single_thread() -> None:
     """One torch thread per test process: the suite already uses every core."""
     import torch
