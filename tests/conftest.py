@@ -61,13 +61,24 @@ def _dp_accounting_remembers() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _disks_are_not_waited_for() -> Iterator[None]:
-    """No test cuts the power; waiting for tens of thousands of files is a quarter of a suite of small trainings.
+    """No test cuts the power, and waiting for tens of thousands of files takes as long as the small trainings of tests.
 
-    What is handed to the disk, and in which order, is tested in `tests/test_files.py` and `tests/ledger/test_records.py`.
+    What is handed to the disk, and in which order, is tested in `tests/test_files.py` and `tests/ledger/test_records.py`;
+    that account books wait, of each book here.
     """
+    from inosgd.accounts.database import SqliteDatabase
+
+    made = SqliteDatabase.__init__
+
+    def opened(self: SqliteDatabase, path: Path, *, create: bool) -> None:
+        made(self, path, create=create)
+        assert self.rows("PRAGMA synchronous") == [(2,)], "a book is on disk when a change returns: FULL is 2"
+        self.rows("PRAGMA synchronous = OFF")
+
     with pytest.MonkeyPatch.context() as patched:
         for name in ("fsync", "fdatasync"):
             patched.setattr(os, name, os.fstat, raising=False)  # like them, it refuses what is no open file
+        patched.setattr(SqliteDatabase, "__init__", opened)
         yield
 
 
