@@ -389,9 +389,7 @@ def _features(source: Source, answers: Answers) -> tuple[dict[str, Any], list[st
         if not said:
             kind = source.kind(name)
             what = "left out" if value == IGNORE else "declared as such"
-            notes.append(
-                f"{name!r} looks {_look(kind)}, and is {what}; change it with --column {_shell(name)}=..."
-            )
+            notes.append(f"{name!r} looks {_look(kind)}, and is {what}; change it with --column {_shell(name)}=...")
     if not features:
         raise InvalidArgumentError(f"{source.path}: no column is left for the model to read; declare one with --column")
     return features, ignored, notes
