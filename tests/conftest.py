@@ -18,6 +18,10 @@ TESTS = Path(__file__).parent
 os.environ["XDG_CACHE_HOME"] = str(TESTS.parent / "build" / "kept")
 # Some virtual machines announce AMX and end the process that uses it, as torch does for bfloat16.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+# One thread per test process, numpy's too: the suite already uses every core. Where a test asks torch for more, a
+# thread that waits sleeps; in a loop it would take the core that the others need, and minutes of the suite.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 # Reproducible in CI, and machines may be slow: an example has no deadline. A failure is reported as it was found:
 # making it smaller takes minutes where one example takes seconds, and `--hypothesis-profile=shrink` does it.
@@ -60,12 +64,34 @@ def _dp_accounting_remembers() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def _disks_are_not_waited_for() -> Iterator[None]:
+    """No test cuts the power, and waiting for tens of thousands of files takes as long as the small trainings of tests.
+
+    What is handed to the disk, and in which order, is tested in `tests/test_files.py` and
+    `tests/ledger/test_records.py`; that account books wait, of each book here.
+    """
+    from inosgd.accounts.database import SqliteDatabase
+
+    made = SqliteDatabase.__init__
+
+    def opened(self: SqliteDatabase, path: Path, *, create: bool) -> None:
+        made(self, path, create=create)
+        assert self.rows("PRAGMA synchronous") == [(2,)], "a book is on disk when a change returns: FULL is 2"
+        self.rows("PRAGMA synchronous = OFF")
+
+    with pytest.MonkeyPatch.context() as patched:
+        for name in ("fsync", "fdatasync"):
+            patched.setattr(os, name, os.fstat, raising=False)  # like them, it refuses what is no open file
+        patched.setattr(SqliteDatabase, "__init__", opened)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def _single_thread() -> None:
-    """One torch thread per test process: the suite already uses every core."""
+    """What an environment says to numpy and to new processes, said to torch as well."""
     import torch
 
     torch.set_num_threads(1)
-    os.environ["OMP_NUM_THREADS"] = "1"
 
 
 FOLDERS = {

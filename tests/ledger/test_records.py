@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import stat
 
 import pytest
@@ -41,6 +42,17 @@ def test_records_come_back_and_the_file_is_private(path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     with pytest.raises(InvalidArgumentError, match="already there"):
         RecordFile.create(path)
+
+
+def test_a_record_is_on_disk_when_it_is_appended(path, monkeypatch):
+    sizes = []
+    monkeypatch.setattr(os, "fdatasync", lambda descriptor: sizes.append(os.fstat(descriptor).st_size), raising=False)
+    file, _ = RecordFile.open(path)
+    for step in (5, 6):
+        file.append({"kind": "step", "step": step})
+        assert sizes[-1] == path.stat().st_size
+    assert len(sizes) == 2
+    file.close()
 
 
 def test_every_byte_counts(path):

@@ -52,7 +52,7 @@ def test_every_variant_keeps_budgets_and_hits_its_targets(variant, accountant):
     assert np.average(terms.clipping_thresholds, weights=owners.sizes) == pytest.approx(0.7, rel=1e-6)
     assert (plan.spent <= owners.epsilons).all()
     for owner in range(3):
-        assert min(reference_spent(plan, owner, name) for name in ("rdp", "pld")) <= owners.epsilons[owner]
+        assert any(reference_spent(plan, owner, name) <= owners.epsilons[owner] for name in ("rdp", "pld"))
     if variant in ("sample", "scale", "both"):
         assert (plan.spent >= owners.epsilons * (1 - LARGEST_SLACK)).all()
     assert plan.spent[0] >= 0.5 * (1 - LARGEST_SLACK)
@@ -159,8 +159,8 @@ def check_problem(epsilons, steps, share, variant, accountant, delta):
     )
     assert (plan.spent <= owners.epsilons).all()
     for owner in range(len(epsilons)):
-        fresh = min(reference_spent(plan, owner, name, finer=4.0) for name in {accountant, "pld"})
-        assert fresh <= owners.epsilons[owner]
+        spent = (reference_spent(plan, owner, name, finer=4.0) for name in dict.fromkeys((accountant, "pld")))
+        assert any(epsilon <= owners.epsilons[owner] for epsilon in spent)
     assert plan.at(0).expected_batch_size == pytest.approx(share * 200 * len(epsilons), rel=3e-3)
     assert np.average(plan.at(0).clipping_thresholds, weights=owners.sizes) == pytest.approx(1.0, rel=1e-6)
     strictest = int(np.argmin(owners.epsilons))

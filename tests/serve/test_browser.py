@@ -119,7 +119,7 @@ class Training:
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory):
-    training = Training(tmp_path_factory.mktemp("site"), seconds_per_step=0.1)
+    training = Training(tmp_path_factory.mktemp("site"), seconds_per_step=0.5)
     yield training
     if training._thread.is_alive():
         training.hurry()

@@ -200,7 +200,7 @@ def _targets_said(answers: Answers) -> bool:
 
 def _column_question(source: Source, name: str) -> Question:
     kind = source.kind(name)
-    looks = "" if kind is None else f" (it looks like {_article(kind)})"
+    looks = "" if kind is None else f" (it looks {_look(kind)})"
     text = (
         f"What is public about {name!r}{looks}? A range LOW,HIGH, categories A,B,..., dates FIRST,LAST, boolean, or "
         "ignore"
@@ -389,9 +389,7 @@ def _features(source: Source, answers: Answers) -> tuple[dict[str, Any], list[st
         if not said:
             kind = source.kind(name)
             what = "left out" if value == IGNORE else "declared as such"
-            notes.append(
-                f"{name!r} looks like {_article(kind)}, and is {what}; change it with --column {_shell(name)}=..."
-            )
+            notes.append(f"{name!r} looks {_look(kind)}, and is {what}; change it with --column {_shell(name)}=...")
     if not features:
         raise InvalidArgumentError(f"{source.path}: no column is left for the model to read; declare one with --column")
     return features, ignored, notes
@@ -468,8 +466,8 @@ def _key(key: str, value: Any) -> str:
     return f"{key} = {toml(value)}".ljust(_WIDTH - 1) + " "
 
 
-def _article(kind: str | None) -> str:
-    return f"an {kind}" if kind == "id" else f"a {kind}"
+def _look(kind: str | None) -> str:
+    return {"id": "like an id", "numeric": "numeric", "categorical": "categorical"}.get(str(kind), f"like a {kind}")
 
 
 def toml(value: Any) -> str:
@@ -488,5 +486,5 @@ def _quoted(text: str) -> str:
 
 
 def _shown(names: Sequence[str]) -> str:
-    more = f" and {len(names) - LISTED} others" * (len(names) > LISTED)
+    more = f" and {len(names) - LISTED} more" * (len(names) > LISTED)
     return ", ".join(map(repr, names[:LISTED])) + more

@@ -114,5 +114,5 @@ def _unsaid(prepared: Prepared) -> Iterator[Finding]:
 
 
 def _shown(names: list[str]) -> str:
-    more = f" and {len(names) - LISTED} others" * (len(names) > LISTED)
+    more = f" and {len(names) - LISTED} more" * (len(names) > LISTED)
     return ", ".join(names[:LISTED]) + more

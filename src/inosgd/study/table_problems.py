@@ -111,7 +111,7 @@ def _owners(study: StudyFile, data: TableData, budgets: Mapping[str, Budget] | N
         raise table.cells_error(data.owner, names == name, fix)
     if len(unknown) > 1:
         shown = ", ".join(f"{name!r} ({rows} rows)" for name, rows in unknown.most_common(MOST_OWNERS))
-        more = f" and {len(unknown) - MOST_OWNERS} others" * (len(unknown) > MOST_OWNERS)
+        more = f" and {len(unknown) - MOST_OWNERS} more" * (len(unknown) > MOST_OWNERS)
         raise InvalidArgumentError(
             f"{table.path}: column {data.owner!r}: owners {WITHOUT}: {shown}{more}; add them to {place}, or "
             f"correct them: {closest(next(iter(unknown)), list(budgets))}"

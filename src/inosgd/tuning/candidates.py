@@ -82,7 +82,10 @@ class Space:
             changed = config.changed(changes)
             found.setdefault(changed, Candidate(changes, changed))
         if len(found) < 2:
-            raise InvalidArgumentError("candidates: there is nothing to choose from; give at least two values of one")
+            raise InvalidArgumentError(
+                "candidates: there is nothing to choose from; give at least two values of one, such as "
+                "learning_rate=0.1,0.3 (on the command line with --try)"
+            )
         return list(found.values())
 
     def _combinations(self, own: str) -> Iterator[dict[str, Any]]:
