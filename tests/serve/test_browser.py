@@ -155,7 +155,7 @@ def tokens(training):
         return {**owners, None: make_link(book)}
 
 
-def dressed(chromium, size, *, dark=False):
+def dressed(chromium, size, dark=False):
     width, height = size
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
     chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
