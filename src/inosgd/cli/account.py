@@ -199,7 +199,7 @@ def settle_command(
     Exit code 1 if one could not be settled.
     """
     if forfeit and reservation is None:
-        raise InvalidArgumentError("forfeit: name the reservation with --reservation")
+        raise InvalidArgumentError("--forfeit: name the reservation with --reservation")
     settled: list[dict[str, Any]] = []
     with Accounts.open(url) as book:
         chosen = book.reservations(only_open=True) if reservation is None else [book.reservation(reservation)]
