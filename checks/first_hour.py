@@ -6,7 +6,8 @@ The table is the RAND Health Insurance Experiment, 20,190 person-years of 5,908 
 `statsmodels/datasets/randhie/src/randhie.csv` has it. It is written as a hospital's program would export it:
 semicolons, decimal commas, ids, dates, free text, truths as yes and no, missing values. Then the commands of a first
 hour are run as a user would run them, also those that fail, and what they print is the log. At the end the trainings
-draw on an account book, and an owner opens its link and lowers its budget while a training runs.
+draw on an account book, and an owner opens its link and lowers its budget while a training runs. Where there is a
+browser, `build/screenshots` has the report and the owner's page as they looked.
 """
 
 from __future__ import annotations
@@ -20,11 +21,16 @@ import sys
 import tempfile
 import time
 import venv
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from tests.report.conftest import browser
+from tests.report.test_browser import WIDTHS, drawn, keep_screenshot
 from tests.serve.clicking import Clicked, Session
+from tests.serve.test_browser import dressed, entered
 from tests.serve.visiting import form_of, plain
 
 from inosgd.ledger.records import read_chain
@@ -127,7 +133,7 @@ def main() -> int:
     options.add_argument("--wheel", type=Path, help="install it into an empty environment and use that one")
     asked = options.parse_args()
     log, wrong = [_introduction()], 0
-    with tempfile.TemporaryDirectory() as outer:
+    with tempfile.TemporaryDirectory() as outer, browser() as (chromium, _):
         folder = Path(outer) / "work"
         folder.mkdir()
         if asked.wheel is not None:
@@ -142,7 +148,8 @@ def main() -> int:
             log.append(f"{title}\n\n{text}" if title else text)
             print(" ".join(command), code, file=sys.stderr)
         log.append("```text\n" + "".join((folder / "predictions.csv").open().readlines()[:6]) + "```\n")
-        told, more = owners_hour(folder)
+        photographed(chromium, "report", lambda *how: drawn(chromium, folder / "page.html", *how))
+        told, more = owners_hour(folder, chromium)
         log, wrong = log + told, wrong + more
         left = sorted(path.name for path in folder.iterdir())
         log.append(f"In the folder afterwards: {', '.join(left)}.\n")
@@ -155,6 +162,14 @@ def _introduction() -> str:
         "# A new user's hour\n\nWritten by `checks/first_hour.py` from the RAND Health Insurance Experiment "
         f"(statsmodels), on two\ncores. Each block is a command and what it printed, cut to {LONGEST} lines.\n"
     )
+
+
+def photographed(chromium: Any, name: str, show: Callable[..., None]) -> None:
+    """Screenshots of what ``show`` opens at a size, on both widths, light and dark; none without a browser."""
+    for width, size in WIDTHS.items() if chromium is not None else ():
+        for theme in ("light", "dark"):
+            show(size, theme == "dark")
+            keep_screenshot(chromium, f"first-hour-{name}-{width}-{theme}")
 
 
 def ran(command: tuple[str, ...], folder: Path) -> tuple[str, int]:
@@ -204,7 +219,7 @@ BOOK = "sqlite:///accounts.db"
 STRICTER = "2.5"
 
 
-def owners_hour(folder: Path) -> tuple[list[str], int]:
+def owners_hour(folder: Path, chromium: Any) -> tuple[list[str], int]:
     """An owner lowers its budget while a training draws on its account: the log, and how many commands failed."""
     study = (folder / "looked.toml").read_text()
     longer = re.sub(r"(?m)^steps = \d+", "steps = 2000", study)
@@ -224,6 +239,9 @@ def owners_hour(folder: Path) -> tuple[list[str], int]:
         origin = re.search(r"http://[\d.:]+", serving.stdout.readline())[0]
         _wait(folder / "shared" / "ledger.jsonl", training)
         log.append(_lowered(origin, token, folder))
+        if chromium is not None:
+            entered(chromium, origin, token)
+        photographed(chromium, "owner", lambda *how: dressed(chromium, *how))
     finally:
         serving.terminate()
         serving.communicate(timeout=60)

@@ -61,7 +61,7 @@ def built(folder: Path) -> Path:
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     inside = set(zipfile.ZipFile(wheel).namelist())
     package = ROOT / "src" / "inosgd"
-    kept = [path for path in package.rglob("*") if path.suffix in (".py", ".cpp", ".h", ".typed", ".css", ".js")]
+    kept = [path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     with tarfile.open(source) as archive:
         unpacked = archive.getnames()
     wanted = {

@@ -55,6 +55,9 @@ def test_the_script_is_short_and_needs_nothing():
     assert len(SCRIPT.read_text().splitlines()) <= 100
     assert "inosgd." not in SCRIPT.read_text()
     assert check_script() == SCRIPT.read_text()
+    alone = subprocess.run([sys.executable, "-I", SCRIPT], capture_output=True, text=True)
+    assert alone.returncode == 1
+    assert alone.stderr.strip().endswith("python check_receipt.py RECEIPT.json NUMBER:HASH.")
 
 
 def test_a_receipt_is_valid_for_every_owner(url, tmp_path):

@@ -139,6 +139,7 @@ def test_a_run_that_is_gone_is_forfeited(inosgd, study, monkeypatch, tmp_path):
     assert "--reservation" in inosgd("account", "settle", URL, "--forfeit").err
     (reserved,) = shown(inosgd)["reserved"]
     assert inosgd("account", "settle", URL, "--reservation", reserved["id"], "--forfeit").code == 0
+    assert "No reservation is open." in inosgd("account", "settle", URL).out
     clinic = shown(inosgd)["owners"]["clinic"]
     assert clinic["reserved"] == 0
     assert clinic["spent"] == pytest.approx(clinic["room"] / 2, rel=0.01)  # all that was committed

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -94,18 +95,28 @@ def _browser_or_reason():
     return (webdriver.Chrome(options=options, service=Service(driver)), profile), ""
 
 
+@contextmanager
+def browser():
+    """Headless Chromium; where there is none, None and why."""
+    found, reason = _browser_or_reason()
+    driver, profile = found or (None, None)
+    try:
+        yield driver, reason
+    finally:
+        if found:
+            driver.quit()
+            shutil.rmtree(profile, ignore_errors=True)
+
+
 @pytest.fixture(scope="session")
 def chromium():
     """Headless Chromium; where there is none tests skip, or fail if INOSGD_REQUIRE_BROWSER is set."""
-    found, reason = _browser_or_reason()
-    if found is None:
-        if os.environ.get("INOSGD_REQUIRE_BROWSER"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    driver, profile = found
-    yield driver
-    driver.quit()
-    shutil.rmtree(profile, ignore_errors=True)
+    with browser() as (driver, reason):
+        if driver is None:
+            if os.environ.get("INOSGD_REQUIRE_BROWSER"):
+                pytest.fail(reason)
+            pytest.skip(reason)
+        yield driver
 
 
 @pytest.fixture(autouse=True)

@@ -65,7 +65,7 @@ def opened(chromium, path, size=WIDTHS["desktop"], *, dark=False):
     chromium.get(path.as_uri())
 
 
-def drawn(chromium, path, size=WIDTHS["desktop"], *, dark=False):
+def drawn(chromium, path, size=WIDTHS["desktop"], dark=False):
     opened(chromium, path, size, dark=dark)
     wait_for(chromium, "return document.body.dataset.ready === 'yes'")
     assert chromium.execute_script("return window.reportProblems") == []

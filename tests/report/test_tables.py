@@ -57,6 +57,14 @@ def test_curves_are_those_of_the_views():
                 assert (row["loss"], row["loss_sd"]) == pytest.approx((loss["mean"], loss["sd"]), rel=1e-4)
 
 
+def test_methods_in_one_place_share_a_name():
+    material = material_of(methods=3)
+    first, second, third = material.rows
+    material = dataclasses.replace(material, rows=(first, dataclasses.replace(second, results=first.results), third))
+    names = {row["method"]: row["name"] for row in tables.rows_of(tables.all_tables(material)["pareto"])}
+    assert names == {first.label: f"{first.label}, {second.label}", second.label: "", third.label: third.label}
+
+
 def test_changes_are_paired_by_seed():
     material = material_of(methods=3, seeds=3)
     found = next(row for row in tables.change_rows(material) if row["method"] == "ino-sgd")

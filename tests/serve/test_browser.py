@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -13,6 +14,7 @@ from selenium.webdriver.common.keys import Keys
 
 from inosgd.accounts.book import Accounts
 from inosgd.accounts.verification import verify_book
+from inosgd.ledger import Ledger
 from inosgd.ledger.records import read_chain
 from inosgd.owners import Budget
 from inosgd.runs.folder import RunFolder
@@ -21,6 +23,9 @@ from inosgd.study.running import begin_training, create_run, finish, prepare
 from tests.report.test_browser import OVERFLOWING, WIDTHS, errors, keep_screenshot, requests, wait_for
 from tests.serve.running import served
 from tests.studies import written_study
+
+PATIENCE = 300.0
+"""Seconds until a training counts as stuck."""
 
 AXE = Path(os.environ.get("INOSGD_AXE", Path(__file__).parents[2] / "build" / "axe" / "axe.min.js"))
 
@@ -59,14 +64,14 @@ axe.run(document, {runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22
 
 
 class Training:
-    """A real training of a study, in a thread; each step takes a little while, so that there is time to click."""
+    """A real training of a study, in a thread, which takes no step before it is told to: there is time to click."""
 
-    def __init__(self, folder: Path, *, seconds_per_step: float) -> None:
+    def __init__(self, folder: Path) -> None:
         url = f"sqlite:///{folder}/accounts.db"
         account = ("[data]\n", f'account = "{url}"\n\n[data]\n')
         public = ("[model]\n", "[evaluation]\npublic = true\n\n[model]\n")
-        self.url, self.error, self.rates = url, None, []
-        self.prepared, self._pause = None, seconds_per_step
+        self.url, self.error = url, None
+        self._allowed, self._told = 0.0, threading.Condition()
         study = written_study(folder, account, public, ("steps = 12", "steps = 120"))
         self._study, self.path = study, folder / "spring-model"
         with Accounts.create(url) as book:
@@ -83,46 +88,58 @@ class Training:
             self.error = error
 
     def _after(self, state, _) -> None:
-        self.rates.append(state.ledger.history.terms.sampling_rates.tolist())
-        time.sleep(self._pause)
+        with self._told:
+            self._told.wait_for(lambda: state.step < self._allowed)
+
+    def _allow(self, steps: float) -> None:
+        with self._told:
+            self._allowed = steps
+            self._told.notify()
 
     def start(self) -> None:
+        self._allow(1)
         self._thread.start()
-        self.wait(lambda: self.steps >= 2)
+        self._wait_for(1)
 
-    @property
-    def steps(self) -> int:
-        try:
-            return RunFolder.open(self.path).read_ledger().steps
-        except (OSError, ValueError):
-            return 0
+    def go_on(self) -> None:
+        """One step more. What it heeds before that step is in the ledger when this returns."""
+        steps = self.ledger.steps + 1
+        self._allow(steps)
+        self._wait_for(steps)
 
-    @property
-    def epsilons(self) -> list[float]:
-        """The budgets in the run's ledger, which has them a moment after the file of their plan is written."""
-        return RunFolder.open(self.path).read_ledger().table.epsilons.tolist()
-
-    def wait(self, until) -> None:
-        end = time.monotonic() + 60
-        while not until():
+    def _wait_for(self, steps: int) -> None:
+        end = time.monotonic() + PATIENCE
+        while self.steps < steps:
             assert self.error is None, repr(self.error)
             assert time.monotonic() < end
             time.sleep(0.02)
 
-    def hurry(self) -> None:
-        """No more pauses, to the end."""
-        self._pause = 0.0
-        self._thread.join(120)
+    @property
+    def ledger(self) -> Ledger:
+        return RunFolder.open(self.path).read_ledger()
+
+    @property
+    def steps(self) -> int:
+        """Those in the ledger, also while it is being made or written to."""
+        try:
+            return self.ledger.steps
+        except (OSError, ValueError):
+            return 0
+
+    def end(self) -> None:
+        """All steps that are left."""
+        self._allow(math.inf)
+        if self._thread.ident is not None:
+            self._thread.join(PATIENCE)
         assert not self._thread.is_alive()
         assert self.error is None, repr(self.error)
 
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory):
-    training = Training(tmp_path_factory.mktemp("site"), seconds_per_step=0.5)
+    training = Training(tmp_path_factory.mktemp("site"))
     yield training
-    if training._thread.is_alive():
-        training.hurry()
+    training.end()
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +155,7 @@ def tokens(training):
         return {**owners, None: make_link(book)}
 
 
-def dressed(chromium, size, *, dark=False):
+def dressed(chromium, size, dark=False):
     width, height = size
     metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
     chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
@@ -191,9 +208,17 @@ def tab_to(chromium, text: str) -> None:
     raise AssertionError(f"the tabulator does not come to {text}")
 
 
-def test_an_owner_lowers_its_budget_by_keyboard_and_the_training_obeys(chromium, site, training, tokens):
-    dressed(chromium, WIDTHS["desktop"])
+def test_owners_change_budgets_while_a_training_runs_and_it_obeys(chromium, site, training, tokens):
     training.start()
+    lowered_by_keyboard(chromium, site, training, tokens)
+    seen_live_and_accepted(chromium, site, training, tokens)
+    paused(chromium, site, training, tokens)
+    training.end()
+    after_the_end(chromium, site, training, tokens)
+
+
+def lowered_by_keyboard(chromium, site, training, tokens):
+    dressed(chromium, WIDTHS["desktop"])
     entered(chromium, site, tokens["hospital_b"])
     assert "of 100 attempts succeed" in words(chromium)
     checked(chromium, "owner-desktop-light")
@@ -209,19 +234,20 @@ def test_an_owner_lowers_its_budget_by_keyboard_and_the_training_obeys(chromium,
     tab_to(chromium, "Confirm")
     chromium.switch_to.active_element.send_keys(Keys.ENTER)
     wait_for(chromium, "return location.pathname === '/done'")
-    steps = training.steps
     assert "Your budget is 1.5 now" in words(chromium)
     checked(chromium, "done-desktop-light")
-    training.wait(lambda: training.epsilons == [1.0, 1.5, 8.0])
+    assert training.steps == 1
+    training.go_on()
+    assert budgets(training) == [1.0, 1.5, 8.0]
     assert len(RunFolder.open(training.path).plans()) == 2
     (changed,) = [each for each in _records(training) if each["kind"] == "change"]
-    assert changed["step"] <= steps + 1  # the next step was not taken under the old plan
+    assert changed["step"] == 1  # the next step was not taken under the old plan
     assert changed["account"]["entry"] > 0
     assert errors(chromium) == []
     assert all(url.startswith(site) for url in requests(chromium))
 
 
-def test_the_model_owner_sees_it_live_and_accepts_a_request(chromium, site, training, tokens):
+def seen_live_and_accepted(chromium, site, training, tokens):
     dressed(chromium, WIDTHS["phone"])
     entered(chromium, site, tokens["clinic"])
     chromium.find_element(By.ID, "raise").send_keys("9", Keys.ENTER)
@@ -234,19 +260,22 @@ def test_the_model_owner_sees_it_live_and_accepts_a_request(chromium, site, trai
     checked(chromium, "model-desktop-dark")
     field = "return Number(document.querySelector('[data-field=steps]').textContent)"
     before = chromium.execute_script(field)
+    training.go_on()
     wait_for(chromium, f"{field} > {before}")  # live, without a reload
     assert chromium.execute_script("return document.querySelector('[data-field=state]').textContent") == "training"
-    assert training.epsilons == [1.0, 1.5, 8.0]
+    assert budgets(training) == [1.0, 1.5, 8.0]
     chromium.find_element(By.CSS_SELECTOR, "form[action='/request'] button.main").click()
     wait_for(chromium, "return document.body.textContent.includes('None.')")
-    training.wait(lambda: training.epsilons == [1.0, 1.5, 9.0])
+    training.go_on()
+    assert budgets(training) == [1.0, 1.5, 9.0]
+    chromium.get(site)  # it has reserved anew, for which the page would load itself again
     chromium.find_element(By.CSS_SELECTOR, "form[action='/plan'] button").click()
     wait_for(chromium, "return location.pathname === '/plan'")
     checked(chromium, "plan-desktop-dark")
     assert errors(chromium) == []
 
 
-def test_pausing_withdrawing_and_the_end_of_the_training(chromium, site, training, tokens):
+def paused(chromium, site, training, tokens):
     dressed(chromium, WIDTHS["phone"], dark=True)
     entered(chromium, site, tokens["hospital_a"])
     checked(chromium, "owner-phone-dark")
@@ -259,8 +288,11 @@ def test_pausing_withdrawing_and_the_end_of_the_training(chromium, site, trainin
     checked(chromium, "paused-phone-dark")
     chromium.get(f"{site}/change?action=withdraw")
     checked(chromium, "withdraw-phone-dark")
-    training.wait(lambda: training.rates and training.rates[-1][0] == 0)
-    training.hurry()
+    training.go_on()
+    assert training.ledger.history.terms.sampling_rates[0] == 0
+
+
+def after_the_end(chromium, site, training, tokens):
     dressed(chromium, WIDTHS["phone"])
     chromium.get(site)
     checked(chromium, "ended-phone-light")
@@ -274,7 +306,7 @@ def test_pausing_withdrawing_and_the_end_of_the_training(chromium, site, trainin
         spent, whole = collection.spent, collection.rooms
         assert (spent <= whole)[whole > 0].all()
         assert book.standing("patients", "hospital_b").budget == Budget(epsilon=1.5, delta=1e-5)
-    assert RunFolder.open(training.path).read_ledger().steps == 120
+    assert training.ledger.steps == 120
 
 
 def test_the_page_of_strangers(chromium, site):
@@ -285,6 +317,10 @@ def test_the_page_of_strangers(chromium, site):
     checked(chromium, "enter-phone-dark")
     chromium.get(f"{site}/nothing")
     checked(chromium, "problem-phone-dark")
+
+
+def budgets(training) -> list[float]:
+    return training.ledger.table.epsilons.tolist()
 
 
 def _records(training) -> list[dict]:

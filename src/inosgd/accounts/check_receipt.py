@@ -97,4 +97,4 @@ def _main(receipt: Any, head: str) -> None:
 
 
 if __name__ == "__main__":
-    _main(json.loads(Path(sys.argv[1]).read_bytes()), sys.argv[2])
+    sys.exit(__doc__) if len(sys.argv) != 3 else _main(json.loads(Path(sys.argv[1]).read_bytes()), sys.argv[2])

@@ -144,8 +144,10 @@ def at_chance(final: Evaluation, classes: Sequence[str] = ()) -> Iterator[Findin
     if unrecognised:
         names = [_class_name(classes, number) for number in unrecognised]
         listed = ", ".join(names[:LISTED]) + (", ..." if len(names) > LISTED else "")
-        many = f"{len(names)} classes are not recognised" if len(names) > 1 else "One class is not recognised"
-        text = f"{many}: {listed}. Their examples are not predicted as such more often than those of other classes."
+        several = len(names) > 1
+        many = f"{len(names)} classes are not recognised" if several else "One class is not recognised"
+        whose = "Their" if several else "Its"
+        text = f"{many}: {listed}. {whose} examples are not predicted as such more often than those of other classes."
         recalls = {name: final.classes[number] or 0.0 for name, number in zip(names, unrecognised, strict=True)}
         yield Finding("at-chance", "classes", text, recalls)
 

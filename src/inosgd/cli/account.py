@@ -199,7 +199,7 @@ def settle_command(
     Exit code 1 if one could not be settled.
     """
     if forfeit and reservation is None:
-        raise InvalidArgumentError("forfeit: name the reservation with --reservation")
+        raise InvalidArgumentError("--forfeit: name the reservation with --reservation")
     settled: list[dict[str, Any]] = []
     with Accounts.open(url) as book:
         chosen = book.reservations(only_open=True) if reservation is None else [book.reservation(reservation)]
@@ -211,6 +211,8 @@ def settle_command(
                 settled.append({"reservation": state.id, "state": state.state, "error": str(error)})
     if as_json:
         typer.echo(json.dumps(settled))
+    elif not settled:
+        results().print("No reservation is open.")
     for each in [] if as_json else settled:
         said = each.get("error") or f"{each['state']}, {each['releases']} releases"
         results().print(f"{each['reservation']}: {escape(said)}", soft_wrap=True)

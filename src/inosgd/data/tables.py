@@ -406,7 +406,7 @@ def check_header(path: Path, header: Sequence[str], wanted: Mapping[str, str], d
     missing = [name for name in wanted if name not in header]
     if not missing:
         return
-    named = " and ".join(f"{name!r} ({wanted[name]})" for name in missing[:3])
+    named = ", ".join(f"{name!r} ({wanted[name]})" for name in missing[:3])
     others = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
     problem = f"{path}: there is no column {named}{others}"
     if len(header) == 1 and any(mark in header[0] for mark in ";\t|,"):
@@ -414,7 +414,8 @@ def check_header(path: Path, header: Sequence[str], wanted: Mapping[str, str], d
             f"{problem}; the header is one cell, {shortened(header[0])!r}: set data.delimiter to what separates its "
             f"cells, now {delimiter!r}"
         )
-    raise InvalidArgumentError(f"{problem}; {closest(missing[0], list(header))}")
+    unread = [name for name in header if name not in wanted]
+    raise InvalidArgumentError(f"{problem}; {closest(missing[0], unread or list(header))}")
 
 
 def _encoding_error(path: Path) -> InvalidArgumentError:

@@ -177,7 +177,7 @@ def _state(task: Task, recorded: bool) -> State:
     state: list[object] = [recorded]
     for module in task.modules:
         own = module.__dict__
-        state += id(module), module.__class__, own["training"], id(own.get("forward")), *map(own.get, _SETTINGS)
+        state += id(module), module.__class__, module.training, id(own.get("forward")), *map(own.get, _SETTINGS)
         for hooks in filter(None, map(own.__getitem__, _HOOKS)):
             state += hooks
         for parameter in own["_parameters"].values():

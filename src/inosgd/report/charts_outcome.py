@@ -188,7 +188,7 @@ def pareto_chart(material: Material, tables: Tables) -> Chart:
         "dx": alt.expr("datum.at_right ? -10 : 10"),
         "dy": alt.expr("datum.above ? -9 : 11"),
     }
-    behind = main.mark_text(style="halo", **names).encode(text="method:N")
-    front_names = main.mark_text(**names).encode(text="method:N", color=method_colour(material))
+    behind = main.mark_text(style="halo", **names).encode(text="name:N")
+    front_names = main.mark_text(**names).encode(text="name:N", color=method_colour(material))
     layers = (front, behind, others.encode(tooltip=tooltips), marks, front_names)  # no point is covered
     return alt.layer(*layers).properties(width=760, height=360)

@@ -202,7 +202,7 @@ def pareto_rows(material: Material) -> Iterator[dict[str, Any]]:
     """Overall score and imbalance of every method and plan, also of those that no other chart shows.
 
     A single row has nothing to be compared with. Names stand beside their points, towards the middle, and in turn
-    above and below on the way down, so that neighbours do not cover each other.
+    above and below on the way down, so that neighbours do not cover each other; points in the same place share one.
     """
     if len(material.evaluated) < 2:
         return
@@ -212,6 +212,10 @@ def pareto_rows(material: Material) -> Iterator[dict[str, Any]]:
     shown = [label for label in material.main if label in points]
     lowest = _lowest_drawn([means[label]["overall"] for label in shown])
     downward = sorted(shown, key=lambda label: -means[label]["overall"])
+    places: dict[tuple[float, float], list[str]] = {}
+    for label in downward:
+        places.setdefault((round(means[label]["overall"], 3), round(means[label]["imbalance"], 3)), []).append(label)
+    names = {together[0]: ", ".join(together) for together in places.values()}
     imbalances = [means[label]["imbalance"] for label in points if label in shown or means[label]["overall"] >= lowest]
     middle = (min(imbalances) + max(imbalances)) / 2 if imbalances else 0.0
     for label, point in points.items():
@@ -221,7 +225,8 @@ def pareto_rows(material: Material) -> Iterator[dict[str, Any]]:
             "main": label in material.main,
             "front": not point["dominated_by"],
             "far": means[label]["overall"] < lowest,
-            "above": label in shown and downward.index(label) % 2 == 0,
+            "name": names.get(label, ""),
+            "above": label in names and list(names).index(label) % 2 == 0,
             "at_right": means[label]["imbalance"] > middle,
             **{f"{name}{suffix}": _short(point[name][key]) for name in _PARETO for suffix, key in _PARTS},
         }

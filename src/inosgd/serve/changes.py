@@ -215,7 +215,8 @@ def _left_after(account: Account, after: Standing) -> str:
     """What the lowered budget would leave to trainings, those that run included, which give back and plan anew."""
     collection, percent = account.collection, _percent_left(account, after)
     if percent is not None:
-        return f"About {percent} % of it is left to trainings, those that run included."
+        share = f"About {percent} %" if percent else "Less than 1 %"
+        return f"{share} of it is left to trainings, those that run included."
     smallest = float(epsilons_of(collection.spent, collection.deltas, collection.orders)[0])
     return (
         "Nothing of it is left: no training is charged to you any more. Something is left of budgets above "

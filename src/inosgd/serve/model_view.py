@@ -100,12 +100,13 @@ def _row(name: str, each: dict[str, Any], standing: Standing | None) -> OwnerRow
         whole = rooms(np.array([budget.epsilon]), np.array([budget.delta]), np.array([each["order"]]))
         room = float(whole[0]) * UNIT
     room = max(room, UNIT)
+    spent = math.ceil(100 * each["spent"] / room)
     return OwnerRow(
         name,
         each["state"],
         f"{each['epsilon']:g}",
-        math.ceil(100 * each["spent"] / room),
-        math.ceil(100 * each["reserved"] / room),
+        spent,
+        math.ceil(100 * (each["spent"] + each["reserved"]) / room) - spent,
         math.floor(100 * each["left"] / room),
     )
 

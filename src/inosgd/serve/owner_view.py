@@ -1,6 +1,7 @@
 """The owner's view: what is promised to it, what was spent and what is left, in plain words.
 
-Shares are of the whole budget, as the Rényi filter counts it: what was spent is rounded up, what is left down.
+Shares are of the whole budget, as the Rényi filter counts it: what was spent is rounded up, what is left down, and what
+is reserved is the rest.
 """
 
 from __future__ import annotations
@@ -79,8 +80,8 @@ def owner_view(book: Accounts, visitor: Visitor) -> OwnerView:
     requests = waiting(book, collection.number, owner)
     by_run = {state.run: state for state in states.values() if state.run is not None}
     results = (public_results(state, owner) for state in by_run.values())
-    spent_percent = min(math.ceil(100 * spent / room), 100) if spent <= room else math.ceil(100 * spent / room)
-    reserved = math.ceil(100 * held / room) if standing.state == OPEN else 0
+    spent_percent = math.ceil(100 * spent / room)
+    reserved = math.ceil(100 * (spent + held) / room) - spent_percent if standing.state == OPEN else 0
     return OwnerView(
         owner=owner,
         collection=collection.name,

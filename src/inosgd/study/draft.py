@@ -314,7 +314,7 @@ def draft_study(path: Path, source: Source, answers: Answers) -> Draft:
     features, ignored, notes = _features(source, answers)
     parts = {
         **_task_parts(answers),
-        "@DATA@": _relative(source.path, path),
+        "@PATH@": _key("path", _relative(source.path, path)),
         "@OWNER@": f"{_key('owner', answers.owner)}# the column that says whose row it is; or, instead,",
         "@UNIT@": _unit(answers),
         "@PROTECTED@": "rows" if answers.unit is None else "units",

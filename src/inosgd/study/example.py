@@ -83,7 +83,7 @@ def example_study(data_name: str, task: str = "classification", *, units: bool =
         "@UNIT@": _UNIT if units else _NO_UNIT,
         "@PROTECTED@": "patients" if units else "rows",
         "@COIN@": "each patient, with all rows, by a coin of its own" if units else "each row by a coin of its own",
-        "@DATA@": data_name,
+        "@PATH@": f'path = "{data_name}"'.ljust(34),
         "@FEATURES@": "\n".join(f'"{name}" = [{low:g}, {high:g}]' for name, (low, high) in example.ranges.items()),
         **example.parts,
     }
@@ -265,7 +265,7 @@ _TEXT = """\
 
 [data]
 kind = "table"                    # "table" (CSV, TSV, Parquet), "images" (a folder), "npz" (NumPy arrays)
-path = "@DATA@"                   # or a list of files with the same columns
+@PATH@# or a list of files with the same columns
 @TARGET@
 @OWNER@
 # epsilon = "epsilon"             # a column with a budget for each single row@CLASSES@
