@@ -4,12 +4,11 @@ python checks/units.py study            row level against unit level, at the sam
 python checks/units.py large 20000000   so many rows on disk, ten to a unit: planned, and trained for ten steps
 python checks/units.py copies DATA      CF-PC on small images, with K cropped and flipped copies of each
 
-The protocol of ``copies``, which was fixed before anything was trained by it: CF-PC of the registry at scale
-``laptop`` (40 steps, an expected batch of 256, its budgets) by INO-SGD, on means of 2 x 2 pixels and with a quarter of
-the network's widths, so that two cores can do it. Images as they are, and 1, 4 and 8 copies of each, shifted by up to 2
-pixels and flipped by a coin; budgets, steps and expected batch are the same for all. Each has the learning rate, in
-noise units, of three that scores best (overall plus worst owner) at one seed on a fifth of the training images, and is
-then trained with three paired seeds.
+The protocol of ``copies``: CF-PC of the registry at scale ``laptop`` (40 steps, an expected batch of 256, its budgets)
+by ``auto``, on means of 2 x 2 pixels and with a quarter of the network's widths, so that two cores can do it. Images as
+they are, and 1, 4 and 8 copies of each, shifted by up to 2 pixels and flipped by a coin; budgets, steps and expected
+batch are the same for all. Each has the learning rate, in noise units, of two that scores best (overall plus worst
+owner) at one seed on a fifth of the training images, and is then trained with three paired seeds.
 """
 
 from __future__ import annotations
@@ -27,9 +26,12 @@ import torch
 import torch.nn.functional as F
 
 from inosgd import INO_SGD, Owners, Plan, PlanConfig, SeededSource, Trainer, TrainingState, fit, make_plan, supervised
+from inosgd._arrays import FloatArray
 from inosgd.analysis.guarantees import group_guarantees
 from inosgd.augmentation import Augmentation
 from inosgd.data.mapped import MappedExamples
+from inosgd.gradients import ExampleLosses, Examples, OffsetLosses
+from inosgd.method import AUTO
 from inosgd.paper.registry import study_named
 from inosgd.study.building import build
 from inosgd.study.config import TrainingConfig, plan_for
@@ -43,7 +45,7 @@ from inosgd.training import Callback
 from inosgd.units import Units
 
 SEEDS, STEPS, OWNERS = 5, 100, 100
-COPIES, RATES, COPIED_SEEDS, VALIDATION_SEED = (0, 1, 4, 8), (0.004, 0.008, 0.016), (0, 1, 2), 100
+COPIES, RATES, COPIED_SEEDS, VALIDATION_SEED = (0, 1, 4, 8), (0.015, 0.03), (0, 1, 2), 100
 
 
 def compare(folder: Path) -> None:
@@ -97,12 +99,19 @@ def scores(study: Study, config: TrainingConfig, plan: Plan, data: StudyData) ->
 
 
 def final(
-    study: Study, config: TrainingConfig, plan: Plan, data: StudyData, seed: int, callbacks: Sequence[Callback] = ()
+    study: Study,
+    config: TrainingConfig,
+    plan: Plan,
+    data: StudyData,
+    seed: int,
+    losses: ExampleLosses | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> tuple[float, float]:
     """Accuracy overall and of the worst owner after one training."""
     built = build(study, data, plan, config, seed=seed)
-    state = TrainingState.start(built.trainer, built.model, built.optimizer, SeededSource(seed), also=built.also)
-    judged = judge_result(data, fit(built.trainer, state, callbacks=callbacks), measure=False)
+    trainer = built.trainer if losses is None else dataclasses.replace(built.trainer, losses=losses)
+    state = TrainingState.start(trainer, built.model, built.optimizer, SeededSource(seed), also=built.also)
+    judged = judge_result(data, fit(trainer, state, callbacks=callbacks), measure=False)
     return judged.overall, judged.worst
 
 
@@ -115,20 +124,19 @@ def spread(found: Sequence[tuple[float, float]]) -> str:
 def copies(data: Path) -> None:
     """See the protocol above; what each training gave, and then its summary."""
     study = study_named("CF-PC", "laptop", data).changed({"learning_rate_unit": "noise"})
-    task = study.split(0).task  # the same for all, so that the engine tries each network with its losses once
-
-    def split(seed: int) -> StudyData:
-        return dataclasses.replace(with_small_images(study.split(seed)), task=task)
-
     arms = {number: dataclasses.replace(study, model=in_turns(small_network)) for number in COPIES}
+    losses = {number: Once(supervised(F.cross_entropy)) for number in COPIES}
     seconds: dict[int, list[float]] = {number: [] for number in COPIES}
 
+    def split(seed: int) -> StudyData:
+        return with_small_images(study.split(seed))
+
     def score(number: int, rate: float, data: StudyData, seed: int) -> tuple[float, float]:
-        config = settled(study.config.by(INO_SGD).changed({"learning_rate": rate}), data)
+        config = settled(study.config.by(AUTO).changed({"learning_rate": rate}), data)
         config = dataclasses.replace(config, augmentation=Augmentation(number, padding=2) if number else None)
         plan, began = plan_for(config, data.owners.table), [time.process_time()]
         clock = lambda *_: began.append(time.process_time())  # noqa: E731
-        found = final(arms[number], config, plan, data, seed, [clock])
+        found = final(arms[number], config, plan, data, seed, losses[number], [clock])
         seconds[number] += np.diff(began[1:]).tolist()
         print(f"copies {number}, rate {rate}, seed {seed}: {100 * found[0]:.1f} / {100 * found[1]:.1f}", flush=True)
         return found
@@ -140,6 +148,22 @@ def copies(data: Path) -> None:
         step, one = np.median(seconds[each]), np.median(seconds[1])
         scored = spread([of_seed[each] for of_seed in found.values()])
         print(f"copies {each}, rate {best[each]}: {scored}; {step:.2f} s of CPU a step, {step / one:.2f} of one copy's")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Once:
+    """Losses that are the same whenever the same offsets are added to logits, so that the engine tries them once."""
+
+    losses: OffsetLosses
+    made: dict[bytes, ExampleLosses] = dataclasses.field(default_factory=dict)
+
+    def __call__(self, model: torch.nn.Module, examples: Examples) -> torch.Tensor:
+        """The losses without offsets."""
+        return self.losses(model, examples)
+
+    def with_offsets(self, offsets: FloatArray) -> ExampleLosses:
+        """The losses with these offsets."""
+        return self.made.setdefault(offsets.tobytes(), self.losses.with_offsets(offsets))
 
 
 def with_small_images(data: StudyData) -> StudyData:

@@ -139,7 +139,8 @@ class Units:
                 there is none.
         """
         if isinstance(labels, np.ma.MaskedArray):
-            labels = np.where(np.ma.getmaskarray(labels), None, labels.data.astype(object))
+            masked, labels = np.ma.getmaskarray(labels), labels.data.astype(object)
+            labels[masked] = None
         if isinstance(labels, np.ndarray) and labels.dtype.kind in "iu":
             _check_flat(labels)
             numbers, first, of_row = np.unique(labels, return_index=True, return_inverse=True)
