@@ -77,6 +77,15 @@ def test_a_unit_is_one_however_its_name_is_stored():
             Units.of(labels).followed_by(Units.of(["8"]))
 
 
+@pytest.mark.parametrize("other", ["ann\u00e9", " anne\u0301", "ann\u00e9\u00a0"])
+def test_a_unit_is_one_however_its_characters_are_coded(other):
+    """Two rows of one person whose name was typed on two machines."""
+    units = Units.of(["ann\u00e9", other])
+    assert len(units) == 1
+    assert units.keys[0] == key_of("ann\u00e9")
+    assert len(Units.of(["\ud800", "ann\u00e9"])) == 2  # half a character, which files may hold
+
+
 def test_units_of_numbers_text_and_codes_are_the_same():
     numbers = np.array([5, 2, 5, 9])
     by_text, by_code = Units.of(["e", "b", "e", "i"]), Units.from_codes(numbers, list("abcdefghij"))
@@ -164,9 +173,9 @@ def test_units_of_several_owners_are_refused_by_choice_and_names_stay_unambiguou
     with pytest.raises(InvalidArgumentError, match="rows of 1 of 3 belong to several owners"):
         units.owned_by(rows_of_owners(), "refuse")
     named = Owners.from_labels(["a & b", "c"], {"a & b": 1.0, "c": 1.0}, delta=1e-6)
-    with pytest.raises(InvalidArgumentError, match="stands between the names of owners"):
-        Units.of(["u", "u"], name="patient").owned_by(named)
-    assert Units.of(["u", "v"]).owned_by(named).table.names == ("a & b", "c")
+    for labels in (["u", "u"], ["u", "v"]):  # also where none is shared: budgets are changed by these names
+        with pytest.raises(InvalidArgumentError, match="stands between the names of owners"):
+            Units.of(labels, name="patient").owned_by(named)
 
 
 @given(data=st.data(), count=st.integers(1, 25))
@@ -197,6 +206,7 @@ def test_no_row_has_a_unit_with_a_larger_budget_than_its_owner(data, count):
         ([float("inf")], "give a whole number, or text"),
         ([], "there is no row"),
         (np.zeros((2, 2), dtype=int), "give one label per row"),
+        (np.ma.masked_array([1, 2], [False, True]), r"labels\[1\]=None: the unit of a row is missing"),
     ],
 )
 def test_a_label_that_names_no_unit_is_refused(labels, message):
@@ -237,6 +247,8 @@ def offset_losses(model: nn.Module, examples: tuple[torch.Tensor, torch.Tensor])
 MODEL = Scaled(3)
 OFFSET_LOSSES = {reduction: UnitLosses(offset_losses, reduction) for reduction in ("mean", "sum")}
 """The same for all cases, so that an engine tries them once."""
+
+SINGLE, SINGLE_LOSSES = Scaled(3).float(), UnitLosses(offset_losses)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -322,6 +334,41 @@ def test_one_unit_of_thousands_of_rows_moves_the_sum_by_at_most_its_threshold():
     moved = unit_sum(batch, [0, 1, 2, 3], *arguments) - unit_sum(batch.without(2), [0, 1, 3], *arguments)
     assert float(moved.norm()) <= batch.thresholds[2] * SLACK
     assert float(moved.norm()) > 0.1 * batch.thresholds[2]  # it is there
+
+
+@pytest.mark.parametrize("most", [64, 2])
+@given(seed=st.integers(0, 2**32 - 1), power=st.sampled_from([-38, -19, 0, 15, 19, 38]), cancelling=st.booleans())
+@tries(12)
+def test_the_bound_holds_at_the_ends_of_single_precision(most, seed, power, cancelling):
+    """By the engine, in float32: rows that cancel, or are next to nothing or overflow, whole or piece by piece."""
+    rng = np.random.default_rng(seed)
+    counts = np.array([1, 3, 40, 2, 1])
+    labels, total = np.repeat(np.arange(5), counts), int(counts.sum())
+    inputs = rng.normal(size=(total, 3)) * 10.0 ** (power * (labels == 2))[:, None]
+    if cancelling:
+        inputs[labels == 2] = np.repeat(inputs[labels == 2][:20], 2, axis=0) * np.tile([1, -1], 20)[:, None]
+    rows = torch.from_numpy(inputs).float(), torch.from_numpy(rng.integers(0, 2, total)).float()
+    thresholds = 10 ** rng.uniform(-2, 2, 5)
+    tail = Importance(BetaTail()).tail(float(thresholds.sum()))
+
+    def summed(chosen: np.ndarray) -> torch.Tensor:
+        units = Units.of(labels)
+        batch = UnitBatch.of(units.draw(chosen, WORD), lambda at: tuple(each[at] for each in rows))
+        with gradients_on(BookkeepingEngine(), SINGLE, SINGLE_LOSSES, batch) as found:
+            measured = found.measure()
+            given = Candidates(chosen, np.zeros(len(chosen), dtype=int), measured.losses, measured.grad_norms)
+            ranking = ORDERS["descending-loss"].ranking(given, SeededSource(1))
+            weights = importance_weights(tail, thresholds[chosen], ranking)
+            return found.weighted_sum(weights * FlatClipping().factors(measured.grad_norms, thresholds[chosen]))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(unit_gradients, "MOST_ROWS", most)
+        patched.setattr(unit_gradients, "ROWS_AT_ONCE", 8)
+        whole = summed(np.arange(5))
+        for unit in range(5):
+            less = summed(np.delete(np.arange(5), unit))
+            assert float((whole - less).norm()) <= thresholds[unit] * SLACK
+    assert whole.isfinite().all()
 
 
 # Controls ------------------------------------------------------------------------------------------------------------
@@ -678,6 +725,28 @@ def test_a_training_with_copies_protects_each_example_and_one_plain_copy_has_the
 def test_what_is_no_image_is_not_augmented(examples, message):
     with pytest.raises(InvalidArgumentError, match=message):
         Augmentation()(examples, SeededSource(0).words(2))
+
+
+class Blended(Augmentation):
+    """Each image with half of the next one, as mixup has it."""
+
+    def __call__(self, examples, words):
+        return examples[0] + examples[0].roll(1, 0) / 2, examples[1]
+
+
+class Darker(Augmentation):
+    """Each image by itself."""
+
+    def __call__(self, examples, words):
+        return examples[0] * torch.from_numpy(words / 2.0**64).float()[:, None, None, None], examples[1]
+
+
+def test_an_augmentation_that_reads_other_examples_is_refused():
+    owners = Owners.from_labels(["a"] * 6, {"a": 1e9}, delta=1e-6)
+    given = plan_of(owners.table), owners, (images(6), torch.arange(6) % 2), LOSSES, INO_SGD
+    assert Trainer(*given, augmentation=Darker()).units is not None
+    with pytest.raises(InvalidArgumentError, match="augmentation: a row of the changed batch depends on other rows"):
+        Trainer(*given, augmentation=Blended())
 
 
 def test_words_of_rows_differ_from_what_rows_are_chosen_by():

@@ -116,7 +116,7 @@ class TransformedStore:
 
     def __init__(self, examples: Any, transform: Transform) -> None:
         self._store, self._transform = as_store(examples), transform
-        _refuse_mixing(self._store, transform)
+        refuse_mixing(lambda rows: transform(self._store.take(rows)), len(self._store), "transform")
 
     def __len__(self) -> int:
         return len(self._store)
@@ -130,16 +130,15 @@ TRIED_ROWS = 4
 SAME = 1e-5
 
 
-def _refuse_mixing(store: ExampleStore, transform: Transform) -> None:
-    """Raise unless rows of a transformed batch are those of smaller batches, up to rounding."""
-    count = min(TRIED_ROWS, len(store))
-    rows = np.arange(count)
-    whole = pytree.tree_leaves(transform(store.take(rows)))
+def refuse_mixing(changed: Callable[[IntArray], Examples], count: int, argument: str) -> None:
+    """Raise unless rows of a batch that an ``argument`` has changed are those of smaller batches, up to rounding."""
+    rows = np.arange(min(TRIED_ROWS, count))
+    whole = pytree.tree_leaves(changed(rows))
     for chosen in (rows, rows[::-1].copy(), rows[:1]):
-        again = pytree.tree_leaves(transform(store.take(chosen)))
+        again = pytree.tree_leaves(changed(chosen))
         if len(again) != len(whole) or not all(map(partial(_same_rows, chosen), whole, again)):
             raise InvalidArgumentError(
-                "transform: a row of the transformed batch depends on other rows, or is not the same twice, so that no "
+                f"{argument}: a row of the changed batch depends on other rows, or is not the same twice, so that no "
                 "threshold bounds what one example contributes; give a function of each example alone"
             )
 

@@ -27,7 +27,7 @@ from inosgd.class_shares import ClassShares
 from inosgd.counting import Labels, count_classes, counted_shares, take_counts
 from inosgd.distributed import ALONE, Peers
 from inosgd.errors import InvalidArgumentError
-from inosgd.examples import ExampleStore, as_store
+from inosgd.examples import ExampleStore, as_store, refuse_mixing
 from inosgd.gradients import (
     BookkeepingEngine,
     ExampleLosses,
@@ -47,7 +47,7 @@ from inosgd.optimizers import tell_noise_variance
 from inosgd.order import Candidates
 from inosgd.owners import EXAMPLE, Owners
 from inosgd.plan import Plan, Terms
-from inosgd.randomness import RandomSource
+from inosgd.randomness import RandomSource, mixed_words
 from inosgd.rounding import Room
 from inosgd.sampling import PoissonSampler
 from inosgd.streams import Streams
@@ -78,7 +78,8 @@ class Trainer:
             whatever the plan. It needs noise, and `torch.optim.SGD`, whose step is linear in the gradient; its weight
             decay w shrinks parameters by eta w. Both are functions of what was released and of the plan.
         units: Which rows of ``examples`` are one unit of privacy, such as all visits of a patient; None for each row.
-        augmentation: Copies of each row that stand for it, as rows of its unit.
+        augmentation: Copies of each row that stand for it, as rows of its unit. One of another class is tried on the
+            first rows, and refused if it reads other rows.
     """
 
     plan: Plan
@@ -105,6 +106,7 @@ class Trainer:
         if self.augmentation is not None and self.units is None:
             object.__setattr__(self, "units", Units.one_each(len(store)))
         _check_units(self.units, store, self.owners)
+        _check_augmentation(self.augmentation, store)
         if self.plan.table != self.owners.table:
             raise InvalidArgumentError(
                 "plan: it was made for other owners, budgets or sizes than `owners` holds; plan again for owners.table"
@@ -447,6 +449,17 @@ def _check_units(units: Units | None, store: ExampleStore, owners: Owners) -> No
             f"owners: their budgets protect each {owners.table.unit}, and a training on these examples protects each "
             f"{protected}; give the units that the owners were made with, owners = units.owned_by(...)"
         )
+
+
+def _check_augmentation(augmentation: Augmentation | None, store: ExampleStore) -> None:
+    """Raise if an augmentation of another class than ours makes copies of more than a row and its word."""
+    if augmentation is None or type(augmentation) is Augmentation:
+        return
+
+    def changed(rows: IntArray) -> Examples:
+        return augmentation(store.take(rows), mixed_words(rows, np.uint64(0)))
+
+    refuse_mixing(changed, len(store), "augmentation")
 
 
 def _check_adjustable(trainer: Trainer) -> None:

@@ -35,9 +35,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Collection, Sequence
+import unicodedata
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
@@ -66,22 +67,25 @@ class DrawnRows:
     Attributes:
         rows: Rows of the examples.
         counts: How many of them each unit has.
-        words: A random word for each, a function of the step's word, the unit and the row's place in it.
+        starts: Where those of each unit begin.
+        draw_words: Gives a random word for each of them.
     """
 
     rows: IntArray
     counts: IntArray
-    words: WordArray
+    starts: IntArray
+    draw_words: Callable[[], WordArray]
 
     @cached_property
-    def starts(self) -> IntArray:
-        """Where the rows of each unit begin."""
-        return np.cumsum(self.counts) - self.counts
+    def words(self) -> WordArray:
+        """A random word for each row, a function of the step's word, the unit and the row's place in it."""
+        return self.draw_words()
 
     def copied(self, copies: int) -> DrawnRows:
         """Each row so many times, every copy with a word of its own."""
-        words = mixed_words(np.tile(np.arange(copies), len(self.rows)), np.repeat(self.words, copies))
-        return DrawnRows(np.repeat(self.rows, copies), self.counts * copies, words)
+        numbers = np.tile(np.arange(copies), len(self.rows))
+        words = partial(mixed_words, numbers, np.repeat(self.words, copies))
+        return DrawnRows(np.repeat(self.rows, copies), self.counts * copies, self.starts * copies, words)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -127,13 +131,16 @@ class Units:
     ) -> Self:
         """Units from one label per row: a whole number, or text; rows with equal labels are of one unit.
 
-        They are numbered in the order of their first rows. Text is trimmed, and a number is the unit that its digits
+        They are numbered in the order of their first rows. Text is `tidied`, and a number is the unit that its digits
         name: 1, 1.0 and "1" are one.
 
         Raises:
             InvalidArgumentError: If a label is missing (None, NaN) or empty, is neither a whole number nor text, or
                 there is none.
         """
+        if isinstance(labels, np.ma.MaskedArray):
+            masked, labels = np.ma.getmaskarray(labels), labels.data.astype(object)
+            labels[masked] = None
         if isinstance(labels, np.ndarray) and labels.dtype.kind in "iu":
             _check_flat(labels)
             numbers, first, of_row = np.unique(labels, return_index=True, return_inverse=True)
@@ -204,8 +211,8 @@ class Units:
     def rows_of(self, units: IntArray) -> IntArray:
         """All rows of some units, unit after unit."""
         counts = self.counts[units]
-        within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        return self.rows[np.repeat(self.ends[units] - counts, counts) + within].astype(np.int64)
+        places = _within(counts, np.cumsum(counts) - counts)
+        return self.rows[np.repeat(self.ends[units] - counts, counts) + places].astype(np.int64)
 
     def only(self, units: IntArray) -> Units:
         """Some of the units; rows are numbered anew, in the order that they had."""
@@ -253,17 +260,20 @@ class Units:
             The rows of a unit and their words are a function of ``word``, the unit's key and its number of rows: the
             other units have no influence on them. Over random words each row of a unit is as likely as any other.
         """
-        seeds = mixed_words(self.keys[units], word)
-        counts, limit = self.counts[units], math.inf if self.max_rows is None else self.max_rows
-        if not (counts > limit).any():
-            places = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        else:
-            chosen = zip(seeds, counts.tolist(), strict=True)
-            places = np.concatenate([_places(seed, count, limit) for seed, count in chosen])
-        taken = np.minimum(counts, limit).astype(np.int64)
-        begins = self.ends[units] - counts
-        rows = self.rows[np.repeat(begins, taken) + places].astype(np.int64)
-        return DrawnRows(rows, taken, mixed_words(places, np.repeat(seeds ^ _ROW, taken)))
+        counts = self.counts[units]
+        taken = counts if self.max_rows is None else np.minimum(counts, self.max_rows)
+        starts = np.cumsum(taken) - taken
+        places = _within(taken, starts)
+        if taken is not counts:
+            larger = np.flatnonzero(counts > taken)
+            for unit, seed in zip(larger.tolist(), mixed_words(self.keys[units[larger]], word), strict=True):
+                places[starts[unit] :][: taken[unit]] = _chosen(seed, int(counts[unit]), int(taken[unit]))
+        rows = self.rows[np.repeat(self.ends[units] - counts, taken) + places].astype(np.int64)
+
+        def words() -> WordArray:
+            return mixed_words(places, np.repeat(mixed_words(self.keys[units], word) ^ _ROW, taken))
+
+        return DrawnRows(rows, taken, starts, words)
 
     def shares_of(self, numbers: RowArray, classes: int, owners: Owners, parts: int) -> IntArray:
         """For every owner and class the sum over its units of the share of the unit's rows that are of the class.
@@ -335,13 +345,18 @@ def shared_units(table: OwnerTable) -> int:
 
 def key_of(label: str) -> int:
     """The key of a unit with this name."""
-    return int.from_bytes(hashlib.blake2b(label.encode(), digest_size=8).digest(), "little")
+    return int.from_bytes(hashlib.blake2b(label.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little")
+
+
+def tidied(label: str) -> str:
+    """A unit's name without white space around it, and with one code for a character that Unicode has several for."""
+    return unicodedata.normalize("NFC", label).strip()
 
 
 def _owners_with(table: OwnerTable, groups: list[tuple[int, ...]], assignment: IntArray, unit: str) -> Owners:
     """The owners of units, with one more for each of the groups of owners that share some."""
     named = [name for name in table.names if JOINT in name]
-    if groups and named:
+    if named:
         raise _validate.fail(
             "owner", named[0], f"{JOINT!r} stands between the names of owners who share a {unit}; give it another name"
         )
@@ -367,11 +382,14 @@ def _appended(values: FloatArray, more: list[float]) -> FloatArray:
     return frozen_floats(np.append(values, more))
 
 
-def _places(seed: np.uint64, count: int, limit: float) -> IntArray:
+def _within(counts: IntArray, starts: IntArray) -> IntArray:
+    """0, 1, 2, ... for each of some numbers of rows, one after the other."""
+    return np.arange(int(counts.sum())) - np.repeat(starts, counts)
+
+
+def _chosen(seed: np.uint64, count: int, most: int) -> IntArray:
     """Which of ``count`` places are drawn: those with the smallest words, in ascending order."""
-    if count <= limit:
-        return np.arange(count)
-    return np.sort(np.argpartition(mixed_words(np.arange(count), seed), int(limit))[: int(limit)])
+    return np.sort(np.argpartition(mixed_words(np.arange(count), seed), most)[:most])
 
 
 def _of_texts(labels: Sequence[object] | npt.NDArray[Any]) -> tuple[IntArray, IntArray, WordArray]:
@@ -395,7 +413,7 @@ def _of_texts(labels: Sequence[object] | npt.NDArray[Any]) -> tuple[IntArray, In
 def _text_of(label: object) -> str | None:
     """What a label is called: "" if it is missing, None if it is no label."""
     if isinstance(label, str):
-        return label.strip()
+        return tidied(label)
     if label is None or type(label).__name__ in ("NAType", "NaTType"):  # of pandas
         return ""
     if isinstance(label, int | np.integer) and not isinstance(label, bool):

@@ -82,8 +82,8 @@ def test_additions_do_what_they_are_named_for_and_are_in_the_table():
         averaged()
     assert seen == [model]
     result = {"machine": {"threads": 1, "torch": "", "kernel": True}, "repeats": 1, "models": {}, "ino_over_idp": None}
-    table = format_markdown({**result, "additions": {"the same code twice": 1.0, "averaging": 1.01}})
-    assert "the same code twice 1.000, averaging 1.010" in table
+    table = format_markdown({**result, "additions": {"the same code twice": {"mlp": 1.0}, "averaging": {"mlp": 1.01}}})
+    assert "| addition | mlp |\n|---|---|\n| the same code twice | 1.000 |\n| averaging | 1.010 |\n" in table
 
 
 def test_memory_is_measured_in_another_process():

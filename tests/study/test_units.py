@@ -271,3 +271,24 @@ def test_an_id_that_repeats_and_is_ignored_is_a_finding(tmp_path):
     assert not list(repeated_ids(read_study(path)))
     path = write_study(tmp_path, UNIT, data=text)
     assert not list(repeated_ids(read_study(path)))
+
+
+def test_a_patient_whose_name_is_coded_in_two_ways_is_one(tmp_path):
+    """Also where one half of it is held out: composed and decomposed accents look the same."""
+    composed, decomposed = "P\u00e9", "Pe\u0301"
+    lines = visits(prefix="P").replace(",P0\n", f",{composed}\n").splitlines()
+    row = next(row for row, line in enumerate(lines) if line.endswith(composed))
+    both = [*lines, lines[row].replace(composed, decomposed)]
+    assert len(unit_study(tmp_path, data="\n".join(both) + "\n").split(0).units) == len(
+        unit_study(tmp_path, data="\n".join(lines) + "\n").split(0).units
+    )
+    (tmp_path / "test.csv").write_text("\n".join([lines[0], both[-1]]) + "\n")
+    message = problem_of(tmp_path, ("fraction = 0.25\nseed = 2", 'path = "test.csv"'), data="\n".join(lines) + "\n")
+    assert "is a patient of the training data too" in message
+
+
+def test_an_owner_that_is_called_like_two_who_share_is_refused(tmp_path):
+    """A change of one of the two would give it their budget."""
+    text = visits().replace(",clinic,", ",hospital_a & hospital_b,")
+    message = problem_of(tmp_path, ("clinic = 8.0", '"hospital_a & hospital_b" = 0.5'), data=text)
+    assert "' & ' stands between the names of owners who share a patient" in message

@@ -13,13 +13,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from inosgd._arrays import FloatArray, IntArray
+from inosgd._arrays import FloatArray
 from inosgd.averaging import Averaging, RunningAverage
 from inosgd.clipping import FlatClipping
 from inosgd.errors import InvalidArgumentError
+from inosgd.examples import TensorStore
 from inosgd.gradients import (
     BookkeepingEngine,
     ExampleLosses,
+    Examples,
     GradientEngine,
     Measured,
     ReferenceEngine,
@@ -72,18 +74,21 @@ def private(
     targets: torch.Tensor,
     weights: Weights,
     losses: ExampleLosses = _LOSSES,
-    units: Units | None = None,
+    batch: Callable[[], Examples] | None = None,
+    units: int | None = None,
 ) -> Step:
-    """Norms, weights, clipping, weighted sum, noise, update: the whole private step, of examples or of units."""
+    """Norms, weights, clipping, weighted sum, noise, update: the whole private step.
+
+    With ``batch``, it also takes the examples of the step, or of so many ``units``, out of the data.
+    """
     trained = list(trainable_parameters(model).values())
     flat = [parameter.detach().view(-1) for parameter in trained]  # they share the parameters' memory
     sizes = [len(parameter) for parameter in flat]
-    count = len(inputs) if units is None else len(units)
-    thresholds, every = np.ones(count), np.arange(count)
-    clipping, room = FlatClipping(), _room(count, flat[0].dtype)
+    count = len(inputs) if units is None else units
+    thresholds, clipping, room = np.ones(count), FlatClipping(), _room(count, flat[0].dtype)
 
     def step() -> None:
-        examples = (inputs, targets) if units is None else _drawn(units, every, inputs, targets)
+        examples = (inputs, targets) if batch is None else batch()
         with gradients_on(engine, model, losses, examples) as gradients:
             measured = gradients.measure()
             factors = clipping.factors(measured.grad_norms, thresholds)
@@ -93,14 +98,6 @@ def private(
         torch._foreach_add_(flat, total.split_with_sizes(sizes), alpha=-LEARNING_RATE / count)
 
     return step
-
-
-def _drawn(units: Units, chosen: IntArray, inputs: torch.Tensor, targets: torch.Tensor) -> UnitBatch:
-    def take(rows: IntArray) -> tuple[torch.Tensor, torch.Tensor]:
-        places = torch.from_numpy(rows)
-        return inputs[places], targets[places]
-
-    return UnitBatch.of(units.draw(chosen, np.uint64(1)), take)
 
 
 def _room(count: int, dtype: torch.dtype) -> Room:
@@ -187,12 +184,16 @@ METHODS: dict[str, Callable[[nn.Module, torch.Tensor, torch.Tensor], Step]] = {
 }
 
 
-def _as_it_is(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> Step:
-    return private(BookkeepingEngine(), model, inputs, targets, ordered)
+def without_additions(
+    model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor, losses: ExampleLosses = _LOSSES
+) -> Step:
+    """A step of INO-SGD that takes its examples out of the data."""
+    store, every = TensorStore((inputs, targets)), np.arange(len(inputs))
+    return private(BookkeepingEngine(), model, inputs, targets, ordered, losses, lambda: store.take(every))
 
 
 def _averaged(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> Step:
-    average, step = RunningAverage(Averaging("exponential"), steps=1), _as_it_is(model, inputs, targets)
+    average, step = RunningAverage(Averaging("exponential"), steps=1), without_additions(model, inputs, targets)
 
     def both() -> None:
         step()
@@ -203,28 +204,33 @@ def _averaged(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> 
 
 def _adjusted(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> Step:
     classes = model(inputs[:1]).shape[1]
-    losses = _LOSSES.with_offsets(np.linspace(-1.0, 1.0, classes))
-    return private(BookkeepingEngine(), model, inputs, targets, ordered, losses)
+    return without_additions(model, inputs, targets, _LOSSES.with_offsets(np.linspace(-1.0, 1.0, classes)))
 
 
 def _in_units(rows: int) -> Callable[[nn.Module, torch.Tensor, torch.Tensor], Step]:
     """The same rows, so many to a unit."""
 
     def build(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> Step:
-        units = Units.of(np.arange(len(inputs)) // rows)
-        return private(BookkeepingEngine(), model, inputs, targets, ordered, UnitLosses(_LOSSES), units)
+        store, units = TensorStore((inputs, targets)), Units.of(np.arange(len(inputs)) // rows)
+        every, count = np.arange(len(units)), len(units)
+
+        def batch() -> UnitBatch:
+            return UnitBatch.of(units.draw(every, np.uint64(1)), store.take)
+
+        return private(BookkeepingEngine(), model, inputs, targets, ordered, UnitLosses(_LOSSES), batch, count)
 
     return build
 
 
 ADDITIONS: dict[str, Callable[[nn.Module, torch.Tensor, torch.Tensor], Step]] = {
-    "the same code twice": _as_it_is,
+    "the same code twice": without_additions,
     "averaging": _averaged,
     "adjusted loss": _adjusted,
     "units of 1 row": _in_units(1),
     "units of 4 rows": _in_units(4),
 }
-"""What may be added to a private step, beside nothing at all: how far that is from 1 is what the machine adds."""
+"""What may be added to a step `without_additions`, beside nothing at all: how far that is from 1 is what the machine
+adds."""
 
 
 def available_methods() -> list[str]:

@@ -20,7 +20,16 @@ import torch
 
 from inosgd import _validate
 from inosgd.bench.memory import peak_memory
-from inosgd.bench.methods import ADDITIONS, METHODS, Step, all_equal, available_methods, ordered, private
+from inosgd.bench.methods import (
+    ADDITIONS,
+    METHODS,
+    Step,
+    all_equal,
+    available_methods,
+    ordered,
+    private,
+    without_additions,
+)
 from inosgd.bench.models import ALL, MODELS
 from inosgd.bench.new_process import in_new_process
 from inosgd.errors import InosgdError
@@ -29,6 +38,9 @@ from inosgd.gradients.rules.chain_kernel import kernel
 
 _FIRST_STEPS = 8
 """How many steps are taken before any is measured: the engine compares batches 1, 2, 4, 8, ... with their parts."""
+
+ADDED_TO = ("mlp", "mnist", "cifar")
+"""The models to whose steps additions are made."""
 
 QUANTITIES = {
     "wall": "Wall time",
@@ -59,13 +71,13 @@ def bench_step(
         repeats: How many turns every method takes with the plain step.
         memory: Whether to measure peak memory, each in a process of its own.
         ino_over_idp: Whether to compare the steps of INO-SGD and IDP-SGD on the CIFAR network at batch size 1024.
-        additions: Whether to measure, there too, what `ADDITIONS` add to a step.
+        additions: Whether to measure what `ADDITIONS` add to a step of the models in `ADDED_TO`, if they are measured.
         notice: Called with a sentence for each result as it comes.
 
     Returns:
         ``models[name][method]`` with the `QUANTITIES` as ratios to plain, or an ``error`` for a method that cannot
-        train the model; ``plain`` in seconds and bytes; ``ino_over_idp``; ``additions[name]`` as ratios to the step
-        without, one of which is the same code twice; and ``machine``.
+        train the model; ``plain`` in seconds and bytes; ``ino_over_idp``; ``additions[addition][name]`` as ratios of
+        CPU time to the step without, one of which is the same code twice; and ``machine``.
     """
     _validate.whole(1, repeats=repeats)
     chosen = available_methods() if methods is None else list(methods)
@@ -77,7 +89,8 @@ def bench_step(
     result: dict[str, Any] = {"machine": _machine(), "repeats": repeats}
     result["models"] = {name: _bench_model(name, chosen, repeats, memory, notice) for name in names}
     result["ino_over_idp"] = _ino_over_idp(repeats) if ino_over_idp else None
-    result["additions"] = {name: _added(name, repeats) for name in ADDITIONS} if additions else None
+    added_to = [name for name in ADDED_TO if name in names and additions]
+    result["additions"] = {each: {name: _added(each, name, repeats) for name in added_to} for each in ADDITIONS}
     return result
 
 
@@ -98,9 +111,12 @@ def format_markdown(result: Mapping[str, Any]) -> str:
             lines.append(f"| {method} | " + " | ".join(cells) + " |")
     if result["ino_over_idp"] is not None:
         lines += ["", f"INO-SGD's step over IDP-SGD's, CIFAR network, batch 1024: {result['ino_over_idp']:.3f}"]
-    if result["additions"] is not None:
-        told = ", ".join(f"{name} {ratio:.3f}" for name, ratio in result["additions"].items())
-        lines += ["", f"A step with an addition over one without, same network and batch: {told}"]
+    added_to = list(next(iter(result["additions"].values())))
+    if added_to:
+        heading = f"| {' | '.join(['addition', *added_to])} |"
+        lines += ["", "## CPU time with an addition over that without", "", heading, "|---" * (len(added_to) + 1) + "|"]
+        for addition, ratios in result["additions"].items():
+            lines.append(f"| {addition} | " + " | ".join(f"{ratio:.3f}" for ratio in ratios.values()) + " |")
     return "\n".join(lines) + "\n"
 
 
@@ -202,20 +218,23 @@ def _ino_over_idp(repeats: int) -> float:
     return _ratio_in_turns(steps[0], steps[1], repeats)
 
 
-def _added(name: str, repeats: int) -> float:
-    """The median ratio of a step with an addition and the same without."""
-    made = MODELS["cifar"].make(batch_size=1024)
-    return _ratio_in_turns(ADDITIONS[name](*made), private(BookkeepingEngine(), *made, ordered), repeats)
+def _added(addition: str, name: str, repeats: int) -> float:
+    """The median ratio of the CPU times of a step with an addition and the same without."""
+    bench = MODELS[name]
+    steps = ADDITIONS[addition](*bench.make()), without_additions(*bench.make())
+    for step in steps * _FIRST_STEPS:
+        step()
+    return _ratio_in_turns(*steps, repeats, lambda step: _time(step, bench.steps)[1])
 
 
-def _ratio_in_turns(first: Step, second: Step, repeats: int) -> float:
+def _ratio_in_turns(
+    first: Step, second: Step, repeats: int, seconds: Callable[[Step], float] = lambda step: _time(step, 1)[0]
+) -> float:
     """The median ratio of the times of two steps, which take turns in changing order."""
     first()
     steps, ratios = (first, second), []
     for turn in range(repeats):
-        times = {}
-        for index in (0, 1) if turn % 2 else (1, 0):
-            times[index] = _time(steps[index], 1)[0]
+        times = {index: seconds(steps[index]) for index in ((0, 1) if turn % 2 else (1, 0))}
         ratios.append(times[0] / times[1])
     return float(np.median(ratios))
 

@@ -46,13 +46,11 @@ def step_bench(
     """The cost of a private step, as ratios to the plain step of the same model in the same run."""
     with messages().status("measuring steps; this takes minutes"):
         chosen = words_if_given(models)
-        compared = chosen is None or "cifar" in chosen
         result = bench_of_steps.bench_step(
             chosen,
             words_if_given(methods),
             repeats,
-            ino_over_idp=compared,
-            additions=compared,
+            ino_over_idp=chosen is None or "cifar" in chosen,
             notice=lambda text: messages().print(escape(text), soft_wrap=True),
         )
     _show(result, bench_of_steps.format_markdown(result), as_json, out)

@@ -177,10 +177,21 @@ def parameter_count(model: nn.Module) -> int:
 
 
 def tensors_of(examples: Examples) -> list[torch.Tensor]:
-    """The tensors of a batch, in the order of pytrees; the usual pair of them is seen at once, as every step asks."""
-    if type(examples) is tuple and all(isinstance(leaf, torch.Tensor) for leaf in examples):
-        return list(examples)
+    """The tensors of a batch, in the order of pytrees, which take long over the usual tuples of tensors."""
+    if isinstance(examples, torch.Tensor):
+        return [examples]
+    if type(examples) is tuple:
+        return [leaf for part in examples for leaf in tensors_of(part)]
     return [leaf for leaf in pytree.tree_leaves(examples) if isinstance(leaf, torch.Tensor)]
+
+
+def with_tensors(change: Callable[[torch.Tensor], torch.Tensor], examples: Examples) -> Examples:
+    """The batch with each of its tensors changed."""
+    if isinstance(examples, torch.Tensor):
+        return change(examples)
+    if type(examples) is tuple:
+        return tuple([with_tensors(change, part) for part in examples])
+    return pytree.tree_map_only(torch.Tensor, change, examples)
 
 
 def count_examples(examples: Examples) -> int:

@@ -14,7 +14,6 @@ from torch import nn
 from torch.autograd.graph import _engine_run_backward
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from inosgd import _validate
 from inosgd._arrays import FloatArray
@@ -38,6 +37,7 @@ from inosgd.gradients.engine import (
     count_examples,
     tensors_of,
     trainable_parameters,
+    with_tensors,
 )
 from inosgd.gradients.inplace import can_run_out_of_place, out_of_place, overwrites
 from inosgd.gradients.rules.chain import ChainGradients, FoldedChain
@@ -250,10 +250,10 @@ class Page:
             coefficients = np.append(coefficients, np.zeros(len(self.losses) - self.count))
         single = self._single_will_do(coefficients, error)
         unit = 2.0 ** np.frexp(error)[1] if single and 0 < error < _SMALL_ERROR else 1.0
-        scales = torch.from_numpy(coefficients / unit).to(self.losses.device)
         by_kernel, places = self._all_by_kernel() if single else (None, 1)
+        scales = torch.from_numpy(np.repeat(coefficients / unit, places)).to(self.losses.device)
         if by_kernel is not None:
-            total = by_kernel.flat_sum(scales if places == 1 else scales.repeat_interleave(places))
+            total = by_kernel.flat_sum(scales)
             return total if unit == 1.0 else total * unit
         forms = list(self.forms.values())
         if not np.isfinite(self.norms).all():
@@ -314,7 +314,7 @@ def record_pass(task: Task, examples: Examples, rows: int = 0) -> Page:
 
 def take(examples: Examples, rows: torch.Tensor) -> Examples:
     """Some examples of a batch."""
-    return pytree.tree_map_only(torch.Tensor, lambda leaf: leaf[rows.to(leaf.device)], examples)
+    return with_tensors(lambda leaf: leaf[rows.to(leaf.device)], examples)
 
 
 def forward(task: Task, examples: Examples, recorder: Recorder) -> torch.Tensor:

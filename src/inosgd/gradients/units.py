@@ -18,7 +18,7 @@ Guarantee:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
@@ -26,10 +26,9 @@ from itertools import chain
 import numpy as np
 import torch
 from torch import nn
-from torch.utils import _pytree as pytree
 
 from inosgd import _validate
-from inosgd._arrays import FloatArray, IntArray
+from inosgd._arrays import BoolArray, FloatArray, IntArray
 from inosgd.augmentation import Augmentation
 from inosgd.gradients.bookkeeping import BookkeepingEngine, RandomState, added_up
 from inosgd.gradients.engine import (
@@ -41,6 +40,7 @@ from inosgd.gradients.engine import (
     check_losses,
     parameter_count,
     trainable_parameters,
+    with_tensors,
 )
 from inosgd.gradients.memory import examples_that_fit
 from inosgd.gradients.recording import Task
@@ -74,14 +74,18 @@ class UnitLosses:
     def __call__(self, model: nn.Module, examples: Examples) -> torch.Tensor:
         """One loss per unit."""
         of_rows, weights = examples
-        flat = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.flatten(0, 1), of_rows)
-        losses = check_losses(self.rows(model, flat), weights.numel())
+        losses = check_losses(self.rows(model, with_tensors(_rows_of_all, of_rows)), weights.numel())
         summed: torch.Tensor = (losses.view_as(weights) * weights.to(losses)).sum(1)
         return summed
 
-    def weight(self, count: int) -> float:
-        """The weight of each of ``count`` rows."""
-        return 1.0 / count if self.reduction == "mean" else 1.0
+    def weights(self, counts: IntArray) -> FloatArray:
+        """The weights of rows of units that have so many."""
+        return 1.0 / counts if self.reduction == "mean" else np.ones(len(counts))
+
+
+def _rows_of_all(leaf: torch.Tensor) -> torch.Tensor:
+    """Units and rows as one dimension."""
+    return leaf.flatten(0, 1)
 
 
 @lru_cache(maxsize=16)
@@ -117,15 +121,14 @@ class UnitBatch:
         examples = self.store_take(self.drawn.rows[places])
         return examples if self.augmentation is None else self.augmentation(examples, self.drawn.words[places])
 
-    def bucket(self, units: IntArray, rows: int) -> tuple[Examples, torch.Tensor]:
-        """Units as examples of ``rows`` rows each, and where rows are their own: 1, or 0 for those that fill up."""
+    def bucket(self, units: IntArray, rows: int) -> tuple[Examples, BoolArray]:
+        """Units as examples of ``rows`` rows each, and which of these are their own and do not fill them up."""
         within = np.arange(rows)
         own = within < self.drawn.counts[units, None]
         places = self.drawn.starts[units, None] + np.where(own, within, 0)
         flat = self.take(places.ravel())
-        shape = (len(units), rows)
-        examples = pytree.tree_map_only(torch.Tensor, lambda leaf: leaf.unflatten(0, shape), flat)
-        return examples, torch.from_numpy(own)
+        shape = len(units), rows
+        return with_tensors(lambda leaf: leaf.view(*shape, *leaf.shape[1:]), flat), own
 
 
 @contextmanager
@@ -139,36 +142,35 @@ def gradients_on(
         return
     if not isinstance(losses, UnitLosses):
         raise _validate.fail("losses", type(losses).__name__, "a batch of units needs UnitLosses")
+    counts = examples.drawn.counts
     most, at_once = _rows_at_once(engine, model, losses.rows, examples)
-    sizes = _bucket_sizes(examples.drawn.counts)
+    sizes = _bucket_sizes(counts)
     with ExitStack() as stack:
         parts: list[_Part] = []
-        for size in np.unique(sizes[sizes <= most]).tolist() or ([1] if not (sizes > most).any() else []):
+        for size in sorted({size for size in sizes.tolist() if size <= most}) if len(counts) else [1]:
             units = np.flatnonzero(sizes == size)
-            parts.append(_Part(units, stack.enter_context(_bucket(engine, model, losses, examples, units, size))))
+            part = stack.enter_context(_bucket(engine, model, losses, examples, units, size))
+            if len(units) == len(counts) and losses.reduction == "mean":  # what the engine has needs nothing more
+                yield part
+                return
+            parts.append(_Part(units, part))
         large = np.flatnonzero(sizes > most)
         if len(large):
             piecewise = _Piecewise(engine, model, losses, examples, large, at_once)
             parts.append(_Part(large, piecewise))
-        yield _UnitGradients(parts, len(examples), losses, examples.drawn.counts)
+        yield _UnitGradients(parts, len(examples), losses, counts)
 
 
-@contextmanager
 def _bucket(
     engine: GradientEngine, model: nn.Module, losses: UnitLosses, batch: UnitBatch, units: IntArray, size: int
-) -> Iterator[BatchGradients]:
+) -> AbstractContextManager[BatchGradients]:
     if size == 1:  # as without units, to the bit
-        with engine.on(model, losses.rows, batch.take(batch.drawn.starts[units])) as gradients:
-            yield gradients
-        return
+        return engine.on(model, losses.rows, batch.take(batch.drawn.starts[units]))
     if isinstance(engine, BookkeepingEngine) and engine.physical_batch_size is not None:
         engine = replace(engine, physical_batch_size=max(1, engine.physical_batch_size // size))
     examples, own = batch.bucket(units, size)
-    each = [losses.weight(count) for count in batch.drawn.counts[units].tolist()]
-    weights = own * torch.tensor(each, dtype=torch.float64)[:, None]
-    device = next(iter(trainable_parameters(model).values())).device
-    with engine.on(model, losses, (examples, weights.to(device))) as gradients:
-        yield gradients
+    weights = own * losses.weights(batch.drawn.counts[units])[:, None]
+    return engine.on(model, losses, (examples, torch.from_numpy(weights)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,7 +253,7 @@ class _Piecewise:
         """The loss of a unit and its gradient, in float64."""
         unit = int(self._units[place])
         count, start = int(self._batch.drawn.counts[unit]), int(self._batch.drawn.starts[unit])
-        weight, loss = self._losses.weight(count), 0.0
+        weight, loss = float(self._losses.weights(np.array([count]))[0]), 0.0
         total = torch.zeros(parameter_count(self._model), dtype=torch.float64, device=self._device)
         for first in range(start, start + count, self._rows):
             places = np.arange(first, min(first + self._rows, start + count))

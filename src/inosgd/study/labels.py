@@ -14,6 +14,7 @@ import numpy as np
 from inosgd._arrays import FloatArray, IntArray, RowArray
 from inosgd.data.tables import Table, Texts
 from inosgd.study.schema import ImageData, TableData
+from inosgd.units import tidied
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -77,6 +78,10 @@ class Labels:
     units: Names | None = None
     units_from: str = ""
 
+    def __post_init__(self) -> None:
+        if self.units is not None:
+            object.__setattr__(self, "units", _of_units(self.units))
+
     def position(self, row: int) -> int:
         """Where in the file ``row`` stands, counted from 0."""
         return row if self.rows is None else int(self.rows[row])
@@ -94,6 +99,12 @@ def refuse_missing_label(data: TableData | ImageData, table: Table, column: str,
     if isinstance(data, TableData):
         fix += f' (all such rows: data.drop_missing = ["{column}"]); if this is a name, keep it out of data.missing'
     table.refuse_missing(column, known, fix)
+
+
+def _of_units(names: Names) -> Names:
+    """The names of units, `tidied`; those that are then the same are one."""
+    once = named(np.array([tidied(name) for name in names.names], dtype=object))
+    return Names(once.codes[names.codes], once.names)
 
 
 def named(texts: Texts) -> Names:

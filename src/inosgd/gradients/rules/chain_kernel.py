@@ -155,7 +155,7 @@ class KernelRun:
 
     def folded_bounds(self, places: int) -> Bounds:
         """Bounds for examples that are so many rows each."""
-        norms, magnitudes = self.squares.new_empty(2, len(self.squares) // places)
+        norms, magnitudes = (self.squares.new_empty(len(self.squares) // places) for _ in range(2))
         chain, block = ctypes.addressof(self._chain), self.block.data_ptr()
         self._functions.folded_bounds(chain, block, places, norms.data_ptr(), magnitudes.data_ptr())
         return Bounds(norms, magnitudes)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol
 
 import torch
 
@@ -73,14 +73,6 @@ class Form(Protocol):
         """The same for the examples in ``rows`` alone."""
 
 
-@runtime_checkable
-class Foldable(Protocol):
-    """A form that knows a better way to put rows together than `folded` does for any form."""
-
-    def folded(self, places: int) -> Form:
-        """See `folded`."""
-
-
 def folded(form: Form, places: int, count: int) -> Form:
     """The gradients of examples that are several rows each, from a form with a gradient for every row.
 
@@ -94,8 +86,9 @@ def folded(form: Form, places: int, count: int) -> Form:
     """
     if places == 1:
         return form
-    if isinstance(form, Foldable):
-        return form.folded(places)
+    if hasattr(form, "folded"):  # it knows a better way
+        better: Form = form.folded(places)
+        return better
     if isinstance(form, Blocks):
         return Blocks(tuple(folded(block, places, count) for block in form.forms))
     return Summed(tuple(form.select(slice(place, None, places)) for place in range(places)), count)
