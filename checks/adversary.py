@@ -73,11 +73,16 @@ class Caught:
 
 
 def search_all(seconds: float, seed: int) -> dict[str, Found]:
-    """Every layer in turn."""
-    found = {}
+    """Every layer in turn for half of the time; the other half goes to layers that have had the fewest trials."""
+    found, share, until = {}, 0.5 * seconds / len(CHOICES["layer"]), time.monotonic() + seconds
     for layer in CHOICES["layer"]:
-        found[layer] = search(seed, seconds=seconds / len(CHOICES["layer"]), layer=layer)
-        print(f"{layer}: {found[layer].trials} trials, {found[layer].ratio:.9g}", file=sys.stderr, flush=True)
+        found[layer] = search(seed, seconds=share, layer=layer)
+    while time.monotonic() < until:
+        layer = min(found, key=lambda layer: found[layer].trials)
+        seed += 1
+        found[layer] = found[layer].and_then(search(seed, seconds=share / 2, layer=layer))
+    for layer, each in found.items():
+        print(f"{layer}: {each.trials} trials, {each.ratio:.9g}", file=sys.stderr, flush=True)
     return found
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, GradientEngine, ReferenceEngine, invariance, supervised
 from inosgd.gradients.bookkeeping import TOGETHER, added_up
-from inosgd.gradients.invariance import Sizes, made_up, padded_size, passing, rows_of_block
+from inosgd.gradients.invariance import Sizes, laid_out, made_up, padded_size, passing, rows_of_block
 from inosgd.gradients.recording import Task, record_pass
 from inosgd.models import character_lstm, mnist_cnn, paper_mlp, small_transformer
 from inosgd.rounding import ROUNDOFFS
@@ -102,6 +102,25 @@ def test_an_example_has_the_same_bits_in_every_batch(model, examples):
 def test_by_the_reference_engine_too():
     model = nn.Sequential(nn.Linear(20, 300), nn.Tanh(), nn.Linear(300, 3))
     assert changed(ReferenceEngine(), model, batch(19, 20)) == 0
+
+
+@pytest.mark.parametrize("engine", [BookkeepingEngine(), ReferenceEngine()])
+@pytest.mark.parametrize("features", [5, 12, 16, 20])
+def test_an_example_has_the_same_bits_wherever_its_batch_lies_in_memory(engine, features):
+    model, (inputs, targets) = nn.Linear(features, 8), batch(64, features + 1)
+    views = inputs[:, 1:], inputs[:, 1:].T.contiguous().T, inputs.flatten()[1:][: 64 * features].view(64, -1)
+    for view in views:
+        new = numbers(engine, model, (view.contiguous().clone(), targets), slice(None))
+        assert np.array_equal(new, numbers(engine, model, (view, targets), slice(None)))
+        assert np.array_equal(new[:, 1:], numbers(engine, model, (view, targets), slice(1, None)))
+
+
+def test_batches_that_lie_as_new_tensors_do_are_not_copied():
+    fresh, images = torch.randn(6, 3, 4, 4), torch.randn(6, 1, 4, 4).contiguous(memory_format=torch.channels_last)
+    assert laid_out((fresh, fresh))[0] is fresh
+    found = laid_out({"images": images, "rows": fresh[1:], "once": fresh[:1].expand(6, -1, -1, -1), "none": fresh[:0]})
+    assert [each.stride() for each in found.values()] == [(16, 16, 4, 1), *[(48, 16, 4, 1)] * 3]
+    assert all(each.data_ptr() % 64 == 0 for each in found.values())
 
 
 @pytest.mark.parametrize("engine", [BookkeepingEngine(), ReferenceEngine()])

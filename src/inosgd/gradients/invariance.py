@@ -5,11 +5,13 @@ example and of the model. A library's kernels are free to round a row one way in
 one of 32, or at the edge of a tile: losses that are equal up to roundings then change places when an example is added,
 and the sum moves by many thresholds. Therefore
 
-1. batches pass in few sizes: the last example is repeated, with coefficient 0, up to the next one;
-2. before a size is used for a model, made-up examples pass at that size, and in *blocks* of a few rows, at other places
+1. a batch lies in memory as torch lays out new tensors, wherever it came from: kernels tell columns of a wider table,
+   or rows that begin at another address, from others;
+2. batches pass in few sizes: the last example is repeated, with coefficient 0, up to the next one;
+3. before a size is used for a model, made-up examples pass at that size, and in *blocks* of a few rows, at other places
    and among other neighbours: their losses and the bounds on their norms, which every input and output gradient of
    every layer goes into, must have the same bits;
-3. where they do not, batches of that size pass in pieces: the largest 2^k blocks that agree. Where blocks of 8 to 64
+4. where they do not, batches of that size pass in pieces: the largest 2^k blocks that agree. Where blocks of 8 to 64
    rows do not agree among themselves, linear maps are computed as (W x^T)^T, with a column for every place, which was
    found to be enough for layers of a few features; and where that is not enough either, examples pass one by one, which
    is slow and has no neighbours.
@@ -24,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -42,6 +45,9 @@ UNITS = (8, 16, 32, 64)
 
 _BLOCKS = (1, 3)
 """How many blocks the batches have in which a block is tried."""
+
+_ALIGNMENT = 64
+"""New tensors of torch's begin at multiples of so many bytes."""
 
 _COMPARED = 8
 """How many blocks of a batch are compared, evenly spaced, the first and the last among them."""
@@ -65,6 +71,29 @@ class Sizes:
 _known: WeakKeyDictionary[nn.Module, WeakKeyDictionary[ExampleLosses, dict[tuple[object, ...], Sizes]]]
 _known = WeakKeyDictionary()
 """For every model alive, with which losses and in which states what was found."""
+
+
+def laid_out(examples: Examples) -> Examples:
+    """The batch with all its tensors as new ones would lie in memory; those that do are not copied.
+
+    Parts of a batch are new tensors anyway. A whole one may be a view: of the columns of a table that are inputs, of an
+    array that NumPy has put at an address of its own, of images with their channels last.
+    """
+    if all(map(_as_new, tensors_of(examples))):
+        return examples
+
+    def copied(leaf: torch.Tensor) -> torch.Tensor:
+        return leaf if _as_new(leaf) else leaf.clone(memory_format=torch.contiguous_format)
+
+    return pytree.tree_map_only(torch.Tensor, copied, examples)
+
+
+def _as_new(leaf: torch.Tensor) -> bool:
+    """Whether all strides are those of a new tensor, and the address is one that torch would choose."""
+    if leaf.layout is not torch.strided:
+        return True
+    strides = accumulate(reversed(leaf.shape[1:]), lambda stride, count: stride * max(count, 1), initial=1)
+    return leaf.stride() == tuple(strides)[::-1] and leaf.data_ptr() % _ALIGNMENT == 0
 
 
 def passing(task: Task, examples: Examples, measured: Measure, most: int | None = None) -> tuple[Task, int]:
