@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from inosgd import training
 from inosgd.clipping import AutoClipping, Clipping, FlatClipping
@@ -140,6 +141,20 @@ class Tied(nn.Module):
         return nn.functional.linear(self.table(inputs), self.table.weight)
 
 
+class Packed(nn.Module):
+    """A recurrent layer on packed sequences of words, of which the first says how many there are."""
+
+    def __init__(self, words: int, width: int) -> None:
+        super().__init__()
+        self.table, self.inner = nn.Embedding(words, width), nn.GRU(width, width, batch_first=True)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        lengths = 1 + inputs[:, 0] % inputs.shape[1]
+        packed = pack_padded_sequence(self.table(inputs), lengths, batch_first=True, enforce_sorted=False)
+        last: torch.Tensor = self.inner(packed)[1][0]
+        return last
+
+
 class FirstPlaces(nn.Module):
     """A linear layer on places that come before examples."""
 
@@ -210,6 +225,7 @@ LAYERS = {
     "blocks and sums": Layer(lambda: Blocks(5, 8), (5, 8), (0,)),
     "normalised weight": Layer(lambda: Normalised(9, 7), (6, 9), (0,)),
     "tied words": Layer(lambda: Tied(14, 6), (9,), (0,), 14),
+    "packed words": Layer(lambda: Packed(20, 8), (20,), (), 20),
     "places first": Layer(lambda: FirstPlaces(9, 7), (6, 9), (0,)),
     "frozen batch norm": Layer(lambda: frozen_batch_norm(6), (6, 4, 4), (1, 2)),
 }

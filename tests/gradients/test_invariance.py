@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, GradientEngine, ReferenceEngine, invariance, supervised
@@ -121,6 +122,57 @@ def test_batches_that_lie_as_new_tensors_do_are_not_copied():
     found = laid_out({"images": images, "rows": fresh[1:], "once": fresh[:1].expand(6, -1, -1, -1), "none": fresh[:0]})
     assert [each.stride() for each in found.values()] == [(16, 16, 4, 1), *[(48, 16, 4, 1)] * 3]
     assert all(each.data_ptr() % 64 == 0 for each in found.values())
+
+
+class Lengths(nn.Module):
+    """A recurrent layer on sequences of tokens, filled up with 0, whose states are added up as far as they go."""
+
+    def __init__(self, way: str, kind: type[nn.RNNBase] = nn.GRU) -> None:
+        super().__init__()
+        self.way, self.table, self.inner = way, nn.Embedding(20, 8), kind(8, 8, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        lengths = (tokens > 0).sum(1)
+        if self.way == "trimmed":
+            tokens = tokens[:, : int(lengths.max())]
+            here = (tokens > 0).unsqueeze(2)
+            return self.head((torch.tanh(self.table(tokens)) * here).sum(1))
+        packed = pack_padded_sequence(self.table(tokens), lengths, batch_first=True, enforce_sorted=False)
+        output, final = self.inner(packed)
+        if self.way == "last state":
+            return self.head((final[0] if isinstance(final, tuple) else final)[-1])
+        places = tokens.shape[1] if self.way == "padded" else None
+        states, _ = pad_packed_sequence(output, batch_first=True, total_length=places)
+        return (self.head(states) * (states != 0).any(2, keepdim=True)).sum(1)
+
+
+def sentences(*lengths: int) -> tuple[torch.Tensor, torch.Tensor]:
+    tokens = torch.randint(1, 20, (len(lengths), 24), generator=torch.Generator().manual_seed(len(lengths)))
+    return tokens * (torch.arange(24) < torch.tensor(lengths)[:, None]), torch.arange(len(lengths)) % 3
+
+
+@pytest.mark.parametrize("before", [3, 24])
+@pytest.mark.parametrize(
+    ("model", "engine"),
+    [
+        *[(Lengths("last state", kind), BookkeepingEngine()) for kind in (nn.RNN, nn.GRU, nn.LSTM)],
+        (Lengths("padded"), BookkeepingEngine()),
+        (Lengths("trimmed"), ReferenceEngine()),
+    ],
+)
+def test_the_longest_sequence_of_a_batch_has_no_part_in_the_bits_of_others(model, engine, before):
+    numbers(engine, model, sentences(*[before] * 16), slice(None))
+    assert changed(engine, model, sentences(24, *[3] * 8)) == 0
+
+
+@pytest.mark.parametrize("way", ["trimmed", "padded to the longest"])
+@pytest.mark.parametrize("before", [3, 24])
+def test_a_model_that_is_as_long_as_the_longest_example_wants_is_refused(way, before):
+    model = Lengths(way)
+    with pytest.raises(InvalidArgumentError, match=r"another shape per example .*; use a constant length"):
+        for lengths in ([before] * 16, [3] * 8, [24, *[3] * 8]):
+            numbers(BookkeepingEngine(), model, sentences(*lengths), slice(None))
 
 
 @pytest.mark.parametrize("engine", [BookkeepingEngine(), ReferenceEngine()])

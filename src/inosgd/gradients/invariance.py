@@ -38,7 +38,7 @@ from torch.utils import _pytree as pytree
 from inosgd._arrays import FloatArray, IntArray
 from inosgd.gradients.draws import HeldDraws
 from inosgd.gradients.engine import ExampleLosses, Examples, Measured, count_examples, tensors_of
-from inosgd.gradients.recording import Task, UncheckedError, take
+from inosgd.gradients.recording import RaggedError, Task, UncheckedError, take
 
 UNITS = (8, 16, 32, 64)
 """Blocks that are tried, in rows."""
@@ -246,7 +246,7 @@ def _probed(task: Task, examples: Examples, measured: Measure, find: Callable[[P
                 measured(task, examples)
             with draws if draws.asked else nullcontext():
                 return find(probe)
-        except UncheckedError:  # of the examples themselves: the batch is checked first
+        except (RaggedError, UncheckedError):  # the latter of the examples themselves: the batch is checked first
             raise
         except Exception:
             return otherwise
