@@ -232,8 +232,8 @@ LAYERS = {
 
 
 @cache
-def model_of(layer: str, dtype: torch.dtype) -> nn.Module:
-    """The model, with the same parameters every time."""
+def model_of(layer: str, dtype: torch.dtype, kernel: bool = True) -> nn.Module:
+    """The model, with the same parameters every time; not the one that engines know with kernels."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return LAYERS[layer].build().to(dtype)
@@ -538,7 +538,7 @@ class Reached(NamedTuple):
 @lru_cache(maxsize=16)
 def reached(case: Case, settings: Settings = CORRECT) -> Reached:
     """The outcome of a case, with the data that it took."""
-    with np.errstate(all="ignore"), _threads(case.threads), _kernels(case.kernel):
+    with np.errstate(all="ignore"), _threads(case.threads), kernels(case.kernel):
         if not case.turned:
             batch = data_of(case)
         else:
@@ -552,8 +552,8 @@ def reached(case: Case, settings: Settings = CORRECT) -> Reached:
 
 def _moved(case: Case, batch: Batch, settings: Settings) -> Reached:
     """The sums of both batches, and of the added example alone."""
-    model, everyone = model_of(case.layer, case.dtype), np.arange(case.size)
-    _warm_up(case.layer, case.dtype, case.losses)
+    model, everyone = model_of(case.layer, case.dtype, case.kernel), np.arange(case.size)
+    _warm_up(case.layer, case.dtype, case.losses, case.kernel)
     trainer = trainer_of(case, batch, settings)
     alone = everyone == case.added
     whole, rest, own = (released(trainer, model, everyone[rows]) for rows in (everyone >= 0, ~alone, alone))
@@ -611,11 +611,11 @@ def _unit(values: torch.Tensor) -> torch.Tensor:
 
 
 @cache
-def _warm_up(layer: str, dtype: torch.dtype, losses: str) -> None:
+def _warm_up(layer: str, dtype: torch.dtype, losses: str, kernel: bool) -> None:
     """One ordinary batch: engines look at a model's first batches more closely than at others."""
     case = Case(layer, dtype, losses=losses, size=4)
     trainer = trainer_of(case, data_of(case), CORRECT)
-    released(trainer, model_of(layer, dtype), np.arange(case.size))
+    released(trainer, model_of(layer, dtype, kernel), np.arange(case.size))
 
 
 @contextmanager
@@ -629,7 +629,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 @contextmanager
-def _kernels(wanted: bool) -> Iterator[None]:
+def kernels(wanted: bool) -> Iterator[None]:
     """With compiled kernels, or without them."""
     if wanted:
         yield

@@ -39,6 +39,25 @@ KNOWN = {
     ),
     # The same of norms that differ with the length of the longest example.
     "packed sequences": Case("packed words", kernel=False, order="score", size=2, ratio=1e5, depth=8.0, seed=41306807),
+    # The same of gradients that differ by less than roundings of a norm show, where there is no kernel.
+    "small differences": Case(
+        "tied words",
+        kernel=False,
+        losses="own, place first",
+        order="score",
+        tail="function",
+        tail_share=0.1,
+        size=100,
+        position=0.5,
+        ratio=1e5,
+        depth=3.0,
+        gradient_scale=-5.0,
+        spread=0.0,
+        wild=True,
+        cancel=-5.0,
+        views=True,
+        seed=869212559,
+    ),
     # Squares of norms, or what goes into them, are below what float32 can hold.
     "underflow": Case("linear", size=1, gradient_scale=-30.0, seed=1794453953),
     "underflow, wide": Case("linear, wide", size=1, input_scale=-12.0, gradient_scale=-22.6, seed=1135510848),

@@ -97,8 +97,8 @@ class BookkeepingEngine:
         return fitting if self.physical_batch_size is None else min(fitting, self.physical_batch_size)
 
 
-def _measured(task: Task, examples: Examples) -> Measured:
-    return record_pass(task, examples).measure()
+def _measured(task: Task, examples: Examples) -> BatchGradients:
+    return record_pass(task, examples)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -85,8 +85,8 @@ def _recurrent(model: nn.Module) -> bool:
     return any(isinstance(module, nn.RNNBase) for module in model.modules())
 
 
-def _measured_in_one(task: Task, examples: Examples) -> Measured:
-    return _ReferenceGradients(*_per_example(task.model, task.losses, examples)).measure()
+def _measured_in_one(task: Task, examples: Examples) -> _ReferenceGradients:
+    return _ReferenceGradients(*_per_example(task.model, task.losses, examples))
 
 
 def _in_blocks(task: Task, examples: Examples, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
