@@ -32,6 +32,7 @@ from tests.adversary import (
     Case,
     Found,
     Settings,
+    kernels,
     model_of,
     reached,
     search,
@@ -73,11 +74,16 @@ class Caught:
 
 
 def search_all(seconds: float, seed: int) -> dict[str, Found]:
-    """Every layer in turn."""
-    found = {}
+    """Every layer in turn for half of the time; the other half goes to layers that have had the fewest trials."""
+    found, share, until = {}, 0.5 * seconds / len(CHOICES["layer"]), time.monotonic() + seconds
     for layer in CHOICES["layer"]:
-        found[layer] = search(seed, seconds=seconds / len(CHOICES["layer"]), layer=layer)
-        print(f"{layer}: {found[layer].trials} trials, {found[layer].ratio:.9g}", file=sys.stderr, flush=True)
+        found[layer] = search(seed, seconds=share, layer=layer)
+    while time.monotonic() < until:
+        layer = min(found, key=lambda layer: found[layer].trials)
+        seed += 1
+        found[layer] = found[layer].and_then(search(seed, seconds=share / 2, layer=layer))
+    for layer, each in found.items():
+        print(f"{layer}: {each.trials} trials, {each.ratio:.9g}", file=sys.stderr, flush=True)
     return found
 
 
@@ -85,7 +91,7 @@ def catch_all(seconds: float, seed: int) -> dict[str, Caught]:
     """Every mutant, until it is found or its time is up."""
     caught = {}
     for name, mutant in MUTANTS.items():
-        found = search(seed, seconds=seconds, enough=1.0, settings=mutant.settings, **mutant.fixed)
+        found = search(seed, seconds=seconds, enough=1.0, settings=mutant.settings, threads=1, **mutant.fixed)
         caught[name] = Caught(found.trials, found.ratio, found.worst)
     trials, ratio, _ = search_weights(seed, seconds=seconds, enough=1.0, weights=inaccurate_weights)
     return {**caught, "a tail that is wrong by 3e-9": Caught(trials, ratio)}
@@ -106,14 +112,16 @@ def audited(case: Case, runs: int, seed: int, settings: Settings = CORRECT) -> F
     def trained(included: bool) -> Trainer:
         rows = present if included else absent
         some = tuple(each[torch.from_numpy(rows)] for each in batch)
-        return practice.trainer(trainer.owners.assignment[rows], some, trainer.losses, trainer.engine)
+        return practice.trainer(trainer.owners.assignment[rows], some, trainer.losses, engine=trainer.engine)
 
-    sums = [one_step(practice, trained(included), case, SeededSource(seed), 0.0) for included in (True, False)]
+    with kernels(case.kernel):
+        sums = [one_step(practice, trained(included), case, SeededSource(seed), 0.0) for included in (True, False)]
     direction = (sums[0] - sums[1]) / max(float((sums[0] - sums[1]).norm()), 1e-300)
     noise_scale, included = practice.terms.noise_scale, uniforms(SeededSource(seed).stream("coins"), runs) < 0.5
     scores = np.empty(runs)
     for run, here in enumerate(included.tolist()):
-        seen = one_step(practice, trained(here), case, SeededSource(seed).stream(f"run {run}"), noise_scale)
+        with kernels(case.kernel):
+            seen = one_step(practice, trained(here), case, SeededSource(seed).stream(f"run {run}"), noise_scale)
         scores[run] = float((seen - sums[1]) @ direction) / noise_scale
     return repeated_finding(claim, "worst data", included, scores, CONFIDENCE)
 
@@ -133,7 +141,7 @@ def one_step(
     practice: Practice, trainer: Trainer, case: Case, source: SeededSource, noise_scale: float
 ) -> torch.Tensor:
     """What one step releases, in float64, before an optimizer rounds it; as `train_step` does it."""
-    model = model_of(case.layer, case.dtype)
+    model = model_of(case.layer, case.dtype, case.kernel)
     state = practice.start(trainer, model, torch.optim.SGD(model.parameters(), 0.0), source, np.zeros(0))
     return release(summed(trainer, state), noise_scale, state.streams.noise).double()
 

@@ -30,10 +30,12 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from inosgd import training
 from inosgd.clipping import AutoClipping, Clipping, FlatClipping
 from inosgd.errors import InosgdError
+from inosgd.examples import TensorStore
 from inosgd.gradients import BookkeepingEngine, GradientEngine, ReferenceEngine
 from inosgd.gradients.rules import chain_kernel, sums
 from inosgd.importance import BetaTail, FunctionTail, Importance, StepTail, Tail, importance_weights
@@ -103,6 +105,74 @@ class Scale(nn.Module):
         return inputs * self.scale + self.shift
 
 
+class Blocks(nn.Module):
+    """Parameters without a layer: a product with one matrix per place, a sum by ``einsum``, and a row for everybody."""
+
+    def __init__(self, places: int, width: int) -> None:
+        super().__init__()
+        self.matrices, self.shared = nn.Parameter(torch.randn(places, width, width)), nn.Parameter(torch.randn(width))
+        self.mixing = nn.Parameter(torch.randn(places, places))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        each = (inputs.transpose(0, 1) @ self.matrices).transpose(0, 1)
+        return torch.einsum("btc,ts->bsc", each, self.mixing) + self.shared.expand(len(inputs), 1, -1)
+
+
+class Normalised(nn.Module):
+    """A linear map whose weight is computed from its parameter, on places that are rows of their own."""
+
+    def __init__(self, width: int, height: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(height, width))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        weight = self.weight / self.weight.norm(dim=1, keepdim=True)
+        return nn.functional.linear(inputs.flatten(0, 1), weight).unflatten(0, inputs.shape[:2])
+
+
+class Tied(nn.Module):
+    """A table of words that is also the weight of the map that tells words."""
+
+    def __init__(self, words: int, width: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(words, width)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(self.table(inputs), self.table.weight)
+
+
+class Packed(nn.Module):
+    """A recurrent layer on packed sequences of words, of which the first says how many there are."""
+
+    def __init__(self, words: int, width: int) -> None:
+        super().__init__()
+        self.table, self.inner = nn.Embedding(words, width), nn.GRU(width, width, batch_first=True)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        lengths = 1 + inputs[:, 0] % inputs.shape[1]
+        packed = pack_padded_sequence(self.table(inputs), lengths, batch_first=True, enforce_sorted=False)
+        last: torch.Tensor = self.inner(packed)[1][0]
+        return last
+
+
+class FirstPlaces(nn.Module):
+    """A linear layer on places that come before examples."""
+
+    def __init__(self, width: int, height: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(width, height)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.inner(inputs.transpose(0, 1).contiguous()).transpose(0, 1)
+
+
+def frozen_batch_norm(channels: int) -> nn.Module:
+    """Batch normalisation by statistics that stay as they are."""
+    layer = nn.BatchNorm2d(channels)
+    layer.running_mean, layer.running_var = torch.randn(channels), torch.rand(channels) + 0.5
+    return layer.eval()
+
+
 @dataclass(frozen=True)
 class Layer:
     """A model to attack.
@@ -152,12 +222,18 @@ LAYERS = {
     "twice, layer norm": Layer(lambda: Twice(nn.LayerNorm(8)), (2, 8), (0,)),
     "twice, words": Layer(lambda: Twice(nn.Embedding(9, 5)), (2, 6), (0, 1), 9),
     "no rule": Layer(lambda: Scale(8), (5, 8), (0,)),
+    "blocks and sums": Layer(lambda: Blocks(5, 8), (5, 8), (0,)),
+    "normalised weight": Layer(lambda: Normalised(9, 7), (6, 9), (0,)),
+    "tied words": Layer(lambda: Tied(14, 6), (9,), (0,), 14),
+    "packed words": Layer(lambda: Packed(20, 8), (20,), (), 20),
+    "places first": Layer(lambda: FirstPlaces(9, 7), (6, 9), (0,)),
+    "frozen batch norm": Layer(lambda: frozen_batch_norm(6), (6, 4, 4), (1, 2)),
 }
 
 
 @cache
-def model_of(layer: str, dtype: torch.dtype) -> nn.Module:
-    """The model, with the same parameters every time."""
+def model_of(layer: str, dtype: torch.dtype, kernel: bool = True) -> nn.Module:
+    """The model, with the same parameters every time; not the one that engines know with kernels."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return LAYERS[layer].build().to(dtype)
@@ -223,6 +299,7 @@ CHOICES: dict[str, Sequence[Any]] = {
     "wild": (False, False, False, True),
     "cancel": (None, None, -2.0, -4.0, -5.0, -6.0, -7.0, -math.inf),
     "tied": (False, False, True),
+    "views": (False, False, True),
 }
 """What a case may be, each with its usual draws first."""
 
@@ -245,6 +322,7 @@ class Case:
         wild: Whether entries differ by orders of magnitude.
         cancel: The decimal logarithm of what is left of an example's gradient, if its contributions cancel.
         tied: Whether losses are the same but for roundings.
+        views: Whether batches are views of the columns of wider tables.
         seed: Of everything that is drawn.
         turned: How often the example was turned towards what it had moved.
     """
@@ -271,6 +349,7 @@ class Case:
     wild: bool = False
     cancel: float | None = None
     tied: bool = False
+    views: bool = False
     seed: int = 0
     turned: int = 0
 
@@ -381,7 +460,19 @@ def trainer_of(case: Case, batch: Batch, settings: Settings) -> Trainer:
     importance = None if shape is None else Importance(shape, share=case.tail_share)
     method = Method("made up", "made up", importance, settings.orders[case.order], CLIPPINGS[case.clipping])
     engine = settings.engines[case.engine]
-    return Trainer(plan, Owners(table, assignment), batch, LOSSES[case.losses], method, engine)
+    store = Views(batch) if case.views else batch
+    return Trainer(plan, Owners(table, assignment), store, LOSSES[case.losses], method, engine)
+
+
+class Views(TensorStore):
+    """Examples that come as the last columns of tables with one more."""
+
+    def take(self, indices: np.ndarray) -> Batch:
+        """See `TensorStore.take`."""
+        inputs, *others = super().take(indices)
+        shape = inputs.shape[1:]
+        table = torch.cat([inputs.new_zeros(len(inputs), 1), inputs.reshape(len(inputs), shape.numel())], 1)
+        return (table[:, 1:].unflatten(1, shape), *others)
 
 
 def released(trainer: Trainer, model: nn.Module, indices: np.ndarray) -> torch.Tensor:
@@ -447,7 +538,7 @@ class Reached(NamedTuple):
 @lru_cache(maxsize=16)
 def reached(case: Case, settings: Settings = CORRECT) -> Reached:
     """The outcome of a case, with the data that it took."""
-    with np.errstate(all="ignore"), _threads(case.threads), _kernels(case.kernel):
+    with np.errstate(all="ignore"), _threads(case.threads), kernels(case.kernel):
         if not case.turned:
             batch = data_of(case)
         else:
@@ -461,8 +552,8 @@ def reached(case: Case, settings: Settings = CORRECT) -> Reached:
 
 def _moved(case: Case, batch: Batch, settings: Settings) -> Reached:
     """The sums of both batches, and of the added example alone."""
-    model, everyone = model_of(case.layer, case.dtype), np.arange(case.size)
-    _warm_up(case.layer, case.dtype, case.losses)
+    model, everyone = model_of(case.layer, case.dtype, case.kernel), np.arange(case.size)
+    _warm_up(case.layer, case.dtype, case.losses, case.kernel)
     trainer = trainer_of(case, batch, settings)
     alone = everyone == case.added
     whole, rest, own = (released(trainer, model, everyone[rows]) for rows in (everyone >= 0, ~alone, alone))
@@ -520,11 +611,11 @@ def _unit(values: torch.Tensor) -> torch.Tensor:
 
 
 @cache
-def _warm_up(layer: str, dtype: torch.dtype, losses: str) -> None:
+def _warm_up(layer: str, dtype: torch.dtype, losses: str, kernel: bool) -> None:
     """One ordinary batch: engines look at a model's first batches more closely than at others."""
     case = Case(layer, dtype, losses=losses, size=4)
     trainer = trainer_of(case, data_of(case), CORRECT)
-    released(trainer, model_of(layer, dtype), np.arange(case.size))
+    released(trainer, model_of(layer, dtype, kernel), np.arange(case.size))
 
 
 @contextmanager
@@ -538,7 +629,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 @contextmanager
-def _kernels(wanted: bool) -> Iterator[None]:
+def kernels(wanted: bool) -> Iterator[None]:
     """With compiled kernels, or without them."""
     if wanted:
         yield
@@ -568,6 +659,12 @@ class Found:
         self.excess = max(self.excess, outcome.excess)
         if outcome.ratio > self.ratio:
             self.worst, self.ratio = case, outcome.ratio
+
+    def and_then(self, other: Found) -> Found:
+        """What both searches have found."""
+        further = max(self, other, key=lambda each: each.ratio)
+        counts = self.trials + other.trials, self.refused + other.refused, self.above + other.above
+        return Found(further.worst, further.ratio, max(self.excess, other.excess), *counts)
 
 
 CLIMB = 6

@@ -20,6 +20,44 @@ trials = pytest.mark.parametrize("trials", [8, pytest.param(300, marks=pytest.ma
 KNOWN = {
     # Losses that differ with the batch change places in the order.
     "batch-dependent keys": Case("chain, kernel", tail="one step", size=32, tied=True, seed=2),
+    # The same of losses that differ with where a batch lies in memory.
+    "batches that are views": Case(
+        "linear", tail="beta 1 1", size=8, ratio=10.0, tied=True, views=True, seed=1757322628
+    ),
+    "slices of batches": Case(
+        "normalised weight",
+        engine="reference",
+        tail="steps",
+        tail_share=0.9,
+        clipping="auto",
+        size=65,
+        position=0.5,
+        input_scale=38.0,
+        gradient_scale=-5.0,
+        cancel=-6.0,
+        seed=1084154522,
+    ),
+    # The same of norms that differ with the length of the longest example.
+    "packed sequences": Case("packed words", kernel=False, order="score", size=2, ratio=1e5, depth=8.0, seed=41306807),
+    # The same of gradients that differ by less than roundings of a norm show, where there is no kernel.
+    "small differences": Case(
+        "tied words",
+        kernel=False,
+        losses="own, place first",
+        order="score",
+        tail="function",
+        tail_share=0.1,
+        size=100,
+        position=0.5,
+        ratio=1e5,
+        depth=3.0,
+        gradient_scale=-5.0,
+        spread=0.0,
+        wild=True,
+        cancel=-5.0,
+        views=True,
+        seed=869212559,
+    ),
     # Squares of norms, or what goes into them, are below what float32 can hold.
     "underflow": Case("linear", size=1, gradient_scale=-30.0, seed=1794453953),
     "underflow, wide": Case("linear, wide", size=1, input_scale=-12.0, gradient_scale=-22.6, seed=1135510848),

@@ -23,7 +23,7 @@ from inosgd.errors import InosgdError
 from inosgd.gradients.allocator import keep_freed_memory
 from inosgd.gradients.checks import check_structure
 from inosgd.gradients.engine import BatchGradients, ExampleLosses, Examples, Measured, count_examples
-from inosgd.gradients.invariance import passing
+from inosgd.gradients.invariance import laid_out, passing
 from inosgd.gradients.memory import examples_that_fit
 from inosgd.gradients.precision import full_precision
 from inosgd.gradients.recording import Page, Task, UncheckedError, flatten, record_pass, take
@@ -68,7 +68,7 @@ class BookkeepingEngine:
         if task.device.type == "cpu":
             keep_freed_memory()
         with full_precision(task.device, allow_untested_device=self.allow_untested_device):
-            yield self._passed(task, examples)
+            yield self._passed(task, laid_out(examples))
 
     def _passed(self, task: Task, examples: Examples) -> BatchGradients:
         checks = check_structure(task)
@@ -97,8 +97,8 @@ class BookkeepingEngine:
         return fitting if self.physical_batch_size is None else min(fitting, self.physical_batch_size)
 
 
-def _measured(task: Task, examples: Examples) -> Measured:
-    return record_pass(task, examples).measure()
+def _measured(task: Task, examples: Examples) -> BatchGradients:
+    return record_pass(task, examples)
 
 
 @dataclass(frozen=True, eq=False, repr=False)

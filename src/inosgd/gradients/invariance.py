@@ -5,11 +5,13 @@ example and of the model. A library's kernels are free to round a row one way in
 one of 32, or at the edge of a tile: losses that are equal up to roundings then change places when an example is added,
 and the sum moves by many thresholds. Therefore
 
-1. batches pass in few sizes: the last example is repeated, with coefficient 0, up to the next one;
-2. before a size is used for a model, made-up examples pass at that size, and in *blocks* of a few rows, at other places
-   and among other neighbours: their losses and the bounds on their norms, which every input and output gradient of
-   every layer goes into, must have the same bits;
-3. where they do not, batches of that size pass in pieces: the largest 2^k blocks that agree. Where blocks of 8 to 64
+1. a batch lies in memory as torch lays out new tensors, wherever it came from: kernels tell columns of a wider table,
+   or rows that begin at another address, from others;
+2. batches pass in few sizes: the last example is repeated, with coefficient 0, up to the next one;
+3. before a size is used for a model, made-up examples pass at that size, and in *blocks* of a few rows, at other places
+   and among other neighbours: their losses and the bounds on their norms must have the same bits, and sums of their
+   gradients the same but for roundings of float64, which show what roundings of a norm may hide;
+4. where they do not, batches of that size pass in pieces: the largest 2^k blocks that agree. Where blocks of 8 to 64
    rows do not agree among themselves, linear maps are computed as (W x^T)^T, with a column for every place, which was
    found to be enough for layers of a few features; and where that is not enough either, examples pass one by one, which
    is slow and has no neighbours.
@@ -24,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
@@ -34,14 +37,19 @@ from torch.utils import _pytree as pytree
 
 from inosgd._arrays import FloatArray, IntArray
 from inosgd.gradients.draws import HeldDraws
-from inosgd.gradients.engine import ExampleLosses, Examples, Measured, count_examples, tensors_of
-from inosgd.gradients.recording import Task, UncheckedError, take
+from inosgd.gradients.engine import BatchGradients, ExampleLosses, Examples, count_examples, tensors_of
+from inosgd.gradients.recording import RaggedError, Task, UncheckedError, take
 
 UNITS = (8, 16, 32, 64)
 """Blocks that are tried, in rows."""
 
 _BLOCKS = (1, 3)
 """How many blocks the batches have in which a block is tried."""
+
+_ALIGNMENT = 64
+"""New tensors of torch's begin at multiples of so many bytes."""
+
+_GOLDEN, _ROUNDINGS_OF_SUMS = 0.6180339887498949, 2.0**-44
 
 _COMPARED = 8
 """How many blocks of a batch are compared, evenly spaced, the first and the last among them."""
@@ -65,6 +73,29 @@ class Sizes:
 _known: WeakKeyDictionary[nn.Module, WeakKeyDictionary[ExampleLosses, dict[tuple[object, ...], Sizes]]]
 _known = WeakKeyDictionary()
 """For every model alive, with which losses and in which states what was found."""
+
+
+def laid_out(examples: Examples) -> Examples:
+    """The batch with all its tensors as new ones would lie in memory; those that do are not copied.
+
+    Parts of a batch are new tensors anyway. A whole one may be a view: of the columns of a table that are inputs, of an
+    array that NumPy has put at an address of its own, of images with their channels last.
+    """
+    if all(map(_as_new, tensors_of(examples))):
+        return examples
+
+    def copied(leaf: torch.Tensor) -> torch.Tensor:
+        return leaf if _as_new(leaf) else leaf.clone(memory_format=torch.contiguous_format)
+
+    return pytree.tree_map_only(torch.Tensor, copied, examples)
+
+
+def _as_new(leaf: torch.Tensor) -> bool:
+    """Whether all strides are those of a new tensor, and the address is one that torch would choose."""
+    if leaf.layout is not torch.strided:
+        return True
+    strides = accumulate(reversed(leaf.shape[1:]), lambda stride, count: stride * max(count, 1), initial=1)
+    return leaf.stride() == tuple(strides)[::-1] and leaf.data_ptr() % _ALIGNMENT == 0
 
 
 def passing(task: Task, examples: Examples, measured: Measure, most: int | None = None) -> tuple[Task, int]:
@@ -130,9 +161,8 @@ def _pieces(rows: int, unit: int) -> list[int]:
 
 
 T = TypeVar("T")
-Measure = Callable[[Task, Examples], Measured]
-Probe = Callable[[Examples], FloatArray]
-"""From a batch to losses and bounds on norms, one column per example."""
+Measure = Callable[[Task, Examples], BatchGradients]
+Probe = Callable[[Examples], BatchGradients]
 
 
 def _sizes(task: Task, examples: Examples, measured: Measure) -> Sizes:
@@ -171,18 +201,43 @@ def _agrees(probe: Probe, examples: Examples, rows: int, unit: int) -> bool:
     pool = made_up(examples, rows + unit)
     blocks, others = rows // unit, np.arange(rows, rows + unit // 2)
 
-    def of(places: IntArray) -> FloatArray:
+    def of(places: IntArray) -> BatchGradients:
         return probe(take(pool, torch.from_numpy(places)))
 
-    whole = of(np.arange(rows))
+    together = of(np.arange(rows))
+    whole, compared, total = _numbers(together), np.zeros(rows), None
+    coefficients = _different(whole[1])
     for block in np.unique(np.linspace(0, blocks - 1, min(blocks, _COMPARED)).astype(int)):
         moved = np.roll(np.arange(block * unit, (block + 1) * unit), 1 + block % (unit - 1))
         kept = moved[unit // 2 :]
+        alone = of(moved)
         if not (
-            _same(of(moved), whole[:, moved]) and _same(of(np.append(others, kept))[:, -len(kept) :], whole[:, kept])
+            _same(_numbers(alone), whole[:, moved])
+            and _same(_numbers(of(np.append(others, kept)))[:, -len(kept) :], whole[:, kept])
         ):
             return False
-    return True
+        compared[moved] = coefficients[moved]
+        part = alone.weighted_sum(coefficients[moved])
+        total = part if total is None else total.add_(part)
+    return total is None or _same_sums(together.weighted_sum(compared), total, compared, whole[1])
+
+
+def _numbers(gradients: BatchGradients) -> FloatArray:
+    """Losses and bounds on norms, one column per example."""
+    measured = gradients.measure()
+    return np.stack([measured.losses, measured.grad_norms])
+
+
+def _different(norms: FloatArray) -> FloatArray:
+    """Coefficients that give all gradients about the same norm, and no two of them the same; 0 if it is not finite."""
+    usable = np.isfinite(norms) & (norms > 0)
+    return np.where(usable, 1 + np.arange(len(norms)) * _GOLDEN % 1, 0.0) / np.where(usable, norms, 1.0)
+
+
+def _same_sums(one: torch.Tensor, other: torch.Tensor, coefficients: FloatArray, norms: FloatArray) -> bool:
+    """Whether sums in float64 are the same but for their own roundings, which are far below those of float32."""
+    size = float(np.dot(coefficients, np.where(coefficients > 0, norms, 0.0)))
+    return float(one.sub_(other).abs().max()) <= _ROUNDINGS_OF_SUMS * size
 
 
 def made_up(examples: Examples, count: int) -> Examples:
@@ -207,9 +262,8 @@ def _probed(task: Task, examples: Examples, measured: Measure, find: Callable[[P
 
     made_up_task = replace(task, seen=replace(task.seen, anything=True)) if task.seen is not None else task
 
-    def probe(batch: Examples) -> FloatArray:
-        found = measured(made_up_task, batch)
-        return np.stack([found.losses, found.grad_norms])
+    def probe(batch: Examples) -> BatchGradients:
+        return measured(made_up_task, batch)
 
     with torch.random.fork_rng(devices=devices):
         try:
@@ -217,7 +271,7 @@ def _probed(task: Task, examples: Examples, measured: Measure, find: Callable[[P
                 measured(task, examples)
             with draws if draws.asked else nullcontext():
                 return find(probe)
-        except UncheckedError:  # of the examples themselves: the batch is checked first
+        except (RaggedError, UncheckedError):  # the latter of the examples themselves: the batch is checked first
             raise
         except Exception:
             return otherwise

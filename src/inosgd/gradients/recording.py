@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import _VF, nn
 from torch.autograd.graph import _engine_run_backward
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
@@ -46,6 +46,7 @@ from inosgd.gradients.rules.forms import Bounds, Form, Summed, added, by_paramet
 from inosgd.gradients.rules.functions import RECORDED, Watch, tensors_in
 from inosgd.gradients.rules.linear import by_columns
 from inosgd.gradients.rules.recorder import READINGS, Reading, Record, Recorder, Rehearsal
+from inosgd.gradients.rules.recurrent import note_packing
 from inosgd.gradients.rules.rule import Gradients, rule_for
 from inosgd.gradients.written import Table, tables_of, unwritten
 from inosgd.rounding import CANCELLATION, ROUNDOFFS
@@ -68,6 +69,7 @@ class Seen:
         constant: See `Recorder`.
         quiet: Which of the task's modules nothing is watched in.
         anything: Whether batches may have anything else too, because their numbers are used for nothing.
+        shapes: For the shapes of examples, those that they have in recorded outputs; see `Recorder`.
     """
 
     folds: set[Folds] = field(default_factory=set)
@@ -76,6 +78,7 @@ class Seen:
     constant: set[str] = field(default_factory=set)
     quiet: frozenset[int] = frozenset()
     anything: bool = False
+    shapes: dict[tuple[torch.Size, ...], dict[str, set[tuple[int, ...]]]] = field(default_factory=dict)
 
     @property
     def turned(self) -> Set[str] | None:
@@ -307,8 +310,10 @@ def record_pass(task: Task, examples: Examples, rows: int = 0) -> Page:
         examples = take(examples, torch.arange(rows, device="cpu").clamp_max(count - 1))
     recorder = task.recorder(max(rows, count))
     losses = forward(task, examples, recorder)
-    if task.seen is not None and not task.seen.anything:
-        _check_seen(task, task.seen, losses, recorder)
+    if task.seen is not None:
+        if not task.seen.anything:
+            _check_seen(task, task.seen, losses, recorder)
+        _check_shapes(task.seen, examples, recorder)
     return read_page(task, losses, recorder, count)
 
 
@@ -396,6 +401,29 @@ def _check_seen(task: Task, seen: Seen, losses: torch.Tensor, recorder: Recorder
         )
 
 
+class RaggedError(InvalidArgumentError):
+    """The shapes inside of a model depend on what examples hold."""
+
+
+def _check_shapes(seen: Seen, examples: Examples, recorder: Recorder) -> None:
+    """Refuse shapes that an example has in this batch and had in no other, of examples of the same shape.
+
+    Kernels, and the formulas of norms, go by shapes: where a batch is as long as its longest example wants, that one
+    decides how all others are rounded. An example that passes alone has shapes of its own.
+    """
+    if recorder.count == 1:
+        return
+    known = seen.shapes.setdefault(tuple([leaf.shape[1:] for leaf in tensors_of(examples)]), {})
+    for where, shapes in recorder.shapes.items():
+        if not shapes <= known.setdefault(where, shapes):
+            raise RaggedError(
+                f"module {where!r}: its outputs have another shape per example than in batches before, for examples of "
+                "the same shape: if the longest example decides how long all are inside of the model, it decides how "
+                "they are rounded too; use a constant length (no trimming, pad_packed_sequence with total_length), or "
+                "ReferenceEngine"
+            )
+
+
 def _losses_of(task: Task, examples: Examples, recorder: Recorder) -> torch.Tensor:
     try:
         return check_losses(task.losses(task.model, examples), recorder.count)
@@ -456,7 +484,10 @@ class _RecordedFunctions(TorchFunctionMode):
         recorded = RECORDED.get(func)
         if recorded is not None and any(map(self._recorder.records_functions_of, tensors_in(args, kwargs or {}))):
             return recorded(self._recorder, args, kwargs or {})
-        return func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
+        if func is _VF._pack_padded_sequence:
+            note_packing(self._recorder, args, result)
+        return result
 
 
 class _LinearByColumns(TorchFunctionMode):

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from operator import itemgetter
 
 import torch
 from torch import nn
@@ -26,7 +25,7 @@ from inosgd.gradients.engine import (
     trainable_parameters,
 )
 from inosgd.gradients.inplace import out_of_place
-from inosgd.gradients.invariance import pass_one_by_one, rows_of_block
+from inosgd.gradients.invariance import laid_out, pass_one_by_one, rows_of_block
 from inosgd.gradients.precision import full_precision
 from inosgd.gradients.recording import Task, take
 from inosgd.gradients.written import unwritten
@@ -53,7 +52,7 @@ class ReferenceEngine:
         """See `GradientEngine.on`. Nothing is written onto the model at any time."""
         task = Task.of(model, losses)
         with full_precision(task.device, allow_untested_device=self.allow_untested_device):
-            yield self._passed(task, examples)
+            yield self._passed(task, laid_out(examples))
 
     def _passed(self, task: Task, examples: Examples) -> _ReferenceGradients:
         count = count_examples(examples)
@@ -86,8 +85,8 @@ def _recurrent(model: nn.Module) -> bool:
     return any(isinstance(module, nn.RNNBase) for module in model.modules())
 
 
-def _measured_in_one(task: Task, examples: Examples) -> Measured:
-    return _ReferenceGradients(*_per_example(task.model, task.losses, examples)).measure()
+def _measured_in_one(task: Task, examples: Examples) -> _ReferenceGradients:
+    return _ReferenceGradients(*_per_example(task.model, task.losses, examples))
 
 
 def _in_blocks(task: Task, examples: Examples, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -144,8 +143,7 @@ def _one_by_one(model: nn.Module, losses: ExampleLosses, examples: Examples) -> 
     parameters = list(trainable_parameters(model).values())
     values, rows = [], []
     for index in range(count_examples(examples)):
-        this = slice(index, index + 1)
-        one = pytree.tree_map_only(torch.Tensor, itemgetter(this), examples)
+        one = take(examples, torch.tensor([index]))  # not a slice, whose address depends on the batch
         loss = check_losses(losses(model, one), 1).squeeze(0)
         parts = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
         values.append(loss.detach())

@@ -40,7 +40,7 @@ from inosgd.gradients.rules.forms import Dense, Form, apart
 from inosgd.gradients.rules.linear import linear_rule, product_rule
 from inosgd.gradients.rules.normalization import group_norm_rule, layer_norm_rule, rms_norm_rule
 from inosgd.gradients.rules.recorder import LayoutError, Recorder
-from inosgd.gradients.rules.recurrent import CELLS, recorded_recurrence
+from inosgd.gradients.rules.recurrent import CELLS, note_packing, recorded_recurrence
 from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, examples_first, gradients_of
 
 _BROADCAST = frozenset(
@@ -144,6 +144,9 @@ class Watch(TorchFunctionMode):
             result = recorded(self._recorder, args, kwargs)
         elif not used or self._recorder.in_layer:
             result = func(*args, **kwargs)
+            if func is _VF._pack_padded_sequence:
+                self.events += 1
+                note_packing(self._recorder, args, result)
         elif known:
             self.used = True
             self.events += 1

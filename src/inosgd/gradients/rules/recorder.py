@@ -136,6 +136,8 @@ class Recorder:
         constant: The layers whose outputs are known to be the same for all examples, without a dimension of them.
         reading: Where examples are taken to be.
         turned: Whose outputs had examples in dimension 1 in batches that were checked; None if there were none.
+        shapes: For every name in ``calls``, the shapes that an example had in the outputs.
+        padded: How long sequences were that were packed, by the identity of their ``batch_sizes``.
     """
 
     def __init__(
@@ -152,6 +154,8 @@ class Recorder:
         self.lengths: torch.Tensor | None = None
         self.folds: list[tuple[str, int]] = []
         self.calls: set[tuple[str, int]] = set()
+        self.shapes: dict[str, set[tuple[int, ...]]] = {}
+        self.padded: dict[int, tuple[torch.Tensor, int]] = {}
         self.watch: Watching | None = None
         self.in_layer = False
         self.quiet = False
@@ -193,6 +197,9 @@ class Recorder:
                 f"module {where!r}: outputs with {places} rows per example; give all the same, or use ReferenceEngine"
             )
         self.calls.add((where, places[0]))
+        shapes = self.shapes.setdefault(where, set())
+        for each, dim in zip(outputs, dims, strict=True):
+            shapes.add((places[0], *each.shape[:dim], *each.shape[dim + 1 :]))
         if places[0] > 1 < self.count:
             self.folds.append((where, places[0]))
         elif self.count > 1 and by_example and max(dims) > 0:

@@ -207,6 +207,12 @@ def recorded_recurrence(
     return (result, *[torch.stack(parts) for parts in zip(*finals, strict=True)])
 
 
+def note_packing(recorder: Recorder, arguments: Sequence[Any], result: Any) -> None:
+    """Note how long the sequences were that ``torch._pack_padded_sequence`` has packed."""
+    inputs, _, batch_first = arguments
+    recorder.padded[id(result[1])] = result[1], inputs.shape[1 if batch_first else 0]
+
+
 def packed_call(
     recorder: Recorder,
     forward: Callable[..., Any],
@@ -217,9 +223,11 @@ def packed_call(
 ) -> Any:
     """A recurrent layer on a packed sequence: padded, passed with the lengths noted, and packed again.
 
-    After its own end a sequence keeps its state, so that padding has no part in any output, state or gradient.
+    After its own end a sequence keeps its state, so that padding has no part in any output, state or gradient. All are
+    padded to the length from which they were packed: to that of the longest, others would be rounded as it wants.
     """
-    padded, lengths = pad_packed_sequence(packed, batch_first=batch_first)
+    _, places = recorder.padded.get(id(packed.batch_sizes), (None, None))
+    padded, lengths = pad_packed_sequence(packed, batch_first=batch_first, total_length=places)
     recorder.lengths = lengths
     try:
         output, final = forward(padded, *states, **keywords)
