@@ -33,7 +33,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from inosgd.errors import InvalidArgumentError
-from inosgd.gradients.rules.attention import ATTENTION, recorded_attention
+from inosgd.gradients.rules.attention import ATTENTION, recorded_attention, weights_of_attention
 from inosgd.gradients.rules.convolution import convolution_rule
 from inosgd.gradients.rules.embedding import embedding_rule
 from inosgd.gradients.rules.forms import Dense, Form, apart
@@ -67,6 +67,13 @@ _PRODUCTS = frozenset({"matmul", "__matmul__", "bmm", "baddbmm"})
 
 _TYPES_ONLY = frozenset({"to", "type_as"})
 """Names of methods that look at nothing but the type and the device of further tensors."""
+
+
+_REMEDIES = dict.fromkeys(
+    ("_grouped_mm", "grouped_mm"),
+    "places are in the order of experts there: call model.set_experts_implementation('batched_mm')",
+)
+"""What to do about functions by name whose arguments have examples nowhere."""
 
 
 class Carried(NamedTuple):
@@ -214,7 +221,7 @@ class Watch(TorchFunctionMode):
     ) -> Any:
         """The result of a function of parameters alone."""
         versions = {id(each.tensor): each.tensor._version for each in used}
-        with torch._C.DisableTorchFunction():  # linear maps by columns have no gradients for their weights
+        with self._recorder.of_parameters():
             result = func(*args, **kwargs)
         changed = [each.tensor for each in used if each.tensor._version != versions[id(each.tensor)]]
         found = [each for each in (*tensors_in((result,), {}), *given) if each.requires_grad]
@@ -400,6 +407,10 @@ class Watch(TorchFunctionMode):
         self._recorder.add([entries], parts, [], where, example_dim=layout.dim, by_example=True, carried=shared)
         return entries
 
+    def attended(self, behind: Mapping[int, Carried], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of attention whose weights are these, recorded map by map."""
+        return recorded_attention(_Uses(self._recorder, behind), args, kwargs)
+
     def mapped(
         self,
         func: Any,
@@ -456,7 +467,8 @@ class Watch(TorchFunctionMode):
         if leaf.dim() == 0 or len(leaf) == 0 or len(leaf) % self._recorder.count:
             raise LayoutError(
                 f"parameter {where!r}: it meets values of shape {tuple(leaf.shape)} in {name}, for "
-                f"{self._recorder.count} examples; let their dimension 0 count the examples, or use ReferenceEngine"
+                f"{self._recorder.count} examples; {_REMEDIES.get(name, 'let their dimension 0 count the examples')}, "
+                "or use ReferenceEngine"
             )
         return Layout(0, len(leaf) // self._recorder.count)
 
@@ -755,6 +767,32 @@ def _biased_product(
     return output
 
 
+class _Uses(NamedTuple):
+    """Stands in for a recorder where parameters may be carried tensors, from which gradients are pulled back."""
+
+    recorder: Recorder
+    behind: Mapping[int, Carried]
+
+    def where(self, _: torch.Tensor) -> str:
+        """Whose parameters they are, for messages."""
+        return next(iter(self.behind.values())).where
+
+    def add(
+        self, outputs: Sequence[torch.Tensor], parts: Callable[..., Gradients], kept: Sequence[torch.Tensor], where: str
+    ) -> None:
+        """See `Recorder.add`."""
+        shared = [each.tensor for each in self.behind.values()]
+        self.recorder.add(outputs, lambda *each: _pulled(parts(*each), self.behind), kept, where, carried=shared)
+
+
+def _attention(watch: Watch, *args: Any, **kwargs: Any) -> Any:
+    """Attention with weights of a module of the model's own; mapped, if anything else was computed from parameters."""
+    behind = {id(each.tensor): each for each in map(watch.carried, tensors_in(args, kwargs)) if each is not None}
+    if behind.keys() <= set(map(id, weights_of_attention(args, kwargs))):
+        return watch.attended(behind, args, kwargs)
+    return watch.mapped(ATTENTION, args, kwargs, list(behind.values()))
+
+
 def _cell(function: Any) -> Callable[..., Any]:
     """A recurrent cell as two linear maps and what its step makes of them."""
     cell = CELLS[function]
@@ -793,6 +831,7 @@ RECORDED: dict[Any, Callable[..., Any]] = {
 
 MAPS: dict[Any, Callable[..., Any]] = {
     torch.addmm: _biased_product,
+    ATTENTION: _attention,
     _VF.lstm_cell: _cell(_VF.lstm),
     _VF.gru_cell: _cell(_VF.gru),
     _VF.rnn_tanh_cell: _cell(_VF.rnn_tanh),
