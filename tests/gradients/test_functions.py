@@ -95,6 +95,18 @@ def cell(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return state[0] if isinstance(state, tuple) else state
 
 
+class Doubled(torch.autograd.Function):
+    """A view whose gradient is twice that of a view."""
+
+    @staticmethod
+    def forward(ctx, values):
+        return values.view(1, 1, -1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient.view(-1)
+
+
 TOKENS = {"token": normal(1, 1, 3), "positions": normal(1, 5, 3), "scale": normal(2)}
 
 CASES = {
@@ -113,6 +125,9 @@ CASES = {
     ),
     "einsum": (lambda m, x: torch.einsum("bti,oi->bto", x, m.w), {"w": normal(2, 3)}, normal(7, 4, 3)),
     "gain and shift": (lambda m, x: x * m.g + m.b, {"g": normal(3), "b": normal(1)}, normal(7, 4, 3)),
+    "gain of channels": (lambda m, x: x * m.g.reshape(1, -1, 1), {"g": normal(4)}, normal(7, 4, 3)),
+    "gain in another order": (lambda m, x: x * m.g.t().reshape(1, 4, 3), {"g": normal(3, 4)}, normal(7, 4, 3)),
+    "gain with a gradient of its own": (lambda m, x: x * Doubled.apply(m.g), {"g": normal(3)}, normal(7, 4, 3)),
     "temperature": (lambda m, x: x / m.t.exp(), {"t": normal()}, normal(7, 4, 3)),
     "in place": (lambda m, x: x.cos().mul_(m.g).add_(m.b), {"g": normal(3), "b": normal(1, 4, 1)}, normal(7, 4, 3)),
     "mask token": (lambda m, x: torch.where(x[..., :1] > 0, m.t, x), {"t": normal(3)}, normal(7, 4, 3)),

@@ -41,7 +41,7 @@ from inosgd.gradients.rules.linear import linear_rule, product_rule
 from inosgd.gradients.rules.normalization import group_norm_rule, layer_norm_rule, rms_norm_rule
 from inosgd.gradients.rules.recorder import LayoutError, Recorder
 from inosgd.gradients.rules.recurrent import CELLS, recorded_recurrence
-from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, examples_first, gradients_of
+from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, examples_first, gradients_of, noted
 
 _BROADCAST = frozenset(
     f"{prefix}{name}{suffix}"
@@ -52,6 +52,10 @@ _BROADCAST = frozenset(
 
 _EXPANSIONS = frozenset({"expand", "expand_as", "broadcast_to", "repeat"})
 """Names of functions that make rows out of one."""
+
+
+_RESHAPES = frozenset({"ViewBackward0", "UnsqueezeBackward0", "SqueezeBackward0", "SqueezeBackward1"})
+"""Names of nodes of autograd behind which entries are the same and in the same order."""
 
 
 _QUESTIONS = frozenset(
@@ -306,10 +310,10 @@ class Watch(TorchFunctionMode):
         """Record an output whose gradients a rule knows, for what it is shown as a layer."""
         where, behind = used[0].where, {id(each.tensor): each for each in used}
         flipped = self._recorder.flipped(output, where)
-        places = self._recorder.places(output, where, int(flipped))
+        places, note = self._recorder.places(output, where, int(flipped)), noted(rule, output)
 
         def parts(gradient: torch.Tensor) -> Gradients:
-            call = LayerCall(layer, (inputs,), {}, None, gradient, None, places)
+            call = LayerCall(layer, (inputs,), {}, None, gradient, note, places)
             return _pulled(gradients_of(rule, examples_first(call) if flipped else call), behind)
 
         shared = [each.tensor for each in used]
@@ -629,6 +633,9 @@ def _through_graph(carried: Carried, gradients: torch.Tensor) -> dict[nn.Paramet
     """For every parameter behind a carried tensor, its gradient for each example."""
     if isinstance(carried.tensor, nn.Parameter):
         return {carried.tensor: gradients}
+    reshaped = _reshaped(carried.tensor)
+    if reshaped is not None:
+        return {reshaped: gradients.reshape(len(gradients), *reshaped.shape)}
 
     sources = _parameters_behind(carried.tensor)
 
@@ -642,6 +649,15 @@ def _through_graph(carried: Carried, gradients: torch.Tensor) -> dict[nn.Paramet
         columns = zip(*[pull(gradient, False) for gradient in gradients], strict=True)
         found = [None if column[0] is None else torch.stack(column) for column in columns]
     return {parameter: part for parameter, part in zip(sources, found, strict=True) if part is not None}
+
+
+def _reshaped(tensor: torch.Tensor) -> nn.Parameter | None:
+    """The parameter whose entries a tensor has in their order, in another shape; None for any other tensor."""
+    node = tensor.grad_fn
+    if type(node).__name__ not in _RESHAPES:
+        return None
+    source = getattr(node.next_functions[0][0], "variable", None)  # type: ignore[union-attr]
+    return source if isinstance(source, nn.Parameter) and source.numel() == tensor.numel() else None
 
 
 def _parameters_behind(tensor: torch.Tensor) -> list[nn.Parameter]:
