@@ -653,10 +653,10 @@ def _through_graph(carried: Carried, gradients: torch.Tensor) -> dict[nn.Paramet
 
 def _reshaped(tensor: torch.Tensor) -> nn.Parameter | None:
     """The parameter whose entries a tensor has in their order, in another shape; None for any other tensor."""
-    node = tensor.grad_fn
-    if type(node).__name__ not in _RESHAPES:
-        return None
-    source = getattr(node.next_functions[0][0], "variable", None)  # type: ignore[union-attr]
+    node: Any = tensor.grad_fn
+    while type(node).__name__ in _RESHAPES:
+        node = node.next_functions[0][0]
+    source = getattr(node, "variable", None)
     return source if isinstance(source, nn.Parameter) and source.numel() == tensor.numel() else None
 
 
