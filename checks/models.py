@@ -80,6 +80,7 @@ COLUMNS = (
     "exact by ReferenceEngine",
     "exact after eval",
     "exact after use_reentrant=False",
+    "exact after batched_mm",
     "refused",
     "crash",
     "wrong",

@@ -66,6 +66,7 @@ class _Found:
 
 _REMEDIES: dict[str, str] = {
     "use replace_batchnorm(model)": "replace_batchnorm",
+    "model.set_experts_implementation('batched_mm')": "batched_mm",
     "use ReferenceEngine": "ReferenceEngine",
     "call model.eval() on its module": "eval",
     "write use_reentrant=False": "use_reentrant=False",
@@ -80,6 +81,8 @@ def _remedied(model: nn.Module, remedy: str, error: Exception) -> nn.Module:
     if remedy == "eval":
         named = str(error).split("'")[1]
         model.get_submodule(named.rpartition(".")[0]).eval()
+    if remedy == "batched_mm":
+        model.set_experts_implementation(remedy)
     if remedy == "use_reentrant=False":
         vars(model)["use_reentrant"] = False
     return model

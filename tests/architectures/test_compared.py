@@ -48,6 +48,12 @@ def test_exact_after_the_documented_replacement(name):
     assert "it mixes the examples of a batch" in found.reason
 
 
+def test_experts_in_an_order_of_their_own_are_refused_with_a_remedy():
+    found = outcome(CONFIGURATIONS["transformers: MixtralForCausalLM"])
+    assert (found.kind, found.remedies) == ("exact", ("batched_mm",))
+    assert "places are in the order of experts" in found.reason
+
+
 def test_what_mixes_examples_is_refused_with_a_reason():
     class Mixing(nn.Linear):
         def forward(self, inputs):

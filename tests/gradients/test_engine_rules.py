@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils.checkpoint import checkpoint
 
@@ -16,6 +19,7 @@ from inosgd.gradients.rules import Dense, Lookups, forms, functions, normalizati
 from inosgd.gradients.rules.convolution import Convolved, Geometry
 from inosgd.gradients.rules.embedding import embedding_rule
 from inosgd.gradients.rules.forms import CHUNK_ELEMENTS, SharedLookups, Summed, affine
+from tests.architectures.compared import InDouble
 from tests.gradients.gradient_oracle import assert_close, assert_engine_exact, by_engine, squared_output
 from tests.properties import tries
 
@@ -238,6 +242,45 @@ class TestNormalization:
         model.runs = 0
         by_engine(BookkeepingEngine(), model, inputs)
         assert model.runs == 2
+
+
+class TestNormsOfOtherPackages:
+    @staticmethod
+    def normalised(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return F.layer_norm(x, m.normalized_shape, m.weight, m.bias, m.eps)
+
+    def named(self, name: str, forward) -> nn.Module:
+        """A LayerNorm with this full name and ``forward``."""
+        place, _, own = name.rpartition(".")
+        found = type(own, (nn.LayerNorm,), {"forward": forward, "__module__": place, "__qualname__": own})(4)
+        found.variance_epsilon = found.eps
+        return found
+
+    @pytest.mark.parametrize("family", ["Llama", "Mistral", "Mixtral", "Phi3", "Qwen2", "Qwen3", "Granite"])
+    def test_of_language_models(self, family):
+        place = importlib.import_module(f"transformers.models.{family.lower()}.modeling_{family.lower()}")
+        norm = getattr(place, f"{family}RMSNorm")(4, eps=1e-2)
+        assert rule_for(norm) is normalization.language_norm_rule
+        with InDouble():
+            assert_engine_exact(build(nn.Sequential(norm, nn.Tanh(), nn.Linear(4, 3))), normal(5, 6, 4))
+            assert_engine_exact(build(nn.Sequential(norm, nn.Linear(4, 3))), normal(5, 2, 3, 4))
+
+    def test_of_timm(self):
+        norm = self.named("timm.layers.norm.LayerNorm", self.normalised)
+        assert rule_for(norm) is normalization.layer_norm_rule
+        assert_engine_exact(build(nn.Sequential(norm, nn.Tanh(), nn.Linear(4, 3))), normal(5, 6, 4))
+
+    @pytest.mark.parametrize(
+        "name", ["timm.layers.norm.LayerNorm", "transformers.models.llama.modeling_llama.LlamaRMSNorm"]
+    )
+    def test_what_computes_something_else_under_the_name_is_refused(self, name):
+        def shifted(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+            return (x + 1) * m.weight + (0 if "timm" not in name else m.bias)
+
+        norm = build(self.named(name, shifted))
+        norm.bias.requires_grad_("timm" in name)
+        with pytest.raises(InvalidArgumentError, match="not what autograd gives"):
+            by_engine(BookkeepingEngine(), norm, normal(5, 6, 4))
 
 
 class TestRecurrent:

@@ -50,6 +50,36 @@ def buckets(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
     return torch.softmax(scores, -1) @ m.linear(x)
 
 
+def attention(mask):
+    """Attention by the weights of one's own layers, with biases put together and a mask, as WavLM has it."""
+
+    def forward(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        places = (x @ m.mix).transpose(0, 1)
+        maps = m.q, m.k, m.v
+        mixed, _ = F.multi_head_attention_forward(
+            *[places] * 3,
+            *(4, 2, torch.empty(0), torch.cat([each.bias for each in maps]), None, None, False, 0.0),
+            m.out.weight,
+            m.out.bias,
+            attn_mask=mask(m, x),
+            use_separate_proj_weight=True,
+            **{f"{name}_proj_weight": each.weight for name, each in zip("qkv", maps, strict=True)},
+        )
+        return mixed.transpose(0, 1)
+
+    return forward
+
+
+def gated(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
+    """A relative bias for each example and head, as much of it as the example asks for."""
+    bias = m.table.unsqueeze(0).repeat(len(x), 1, 1, 1).view(-1, x.shape[1], x.shape[1])
+    return x.sum((1, 2)).sigmoid().repeat_interleave(2).view(-1, 1, 1) * bias
+
+
+ATTENTION: dict[str, torch.Tensor | nn.Module] = {"mix": normal(3, 4), "table": normal(2, 5, 5)}
+ATTENTION.update({name: nn.Linear(4, 4) for name in ("q", "k", "v", "out")})
+
+
 def class_token(expand):
     def forward(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
         tokens = torch.cat([expand(m.token, len(x)), x], 1) + m.positions
@@ -63,6 +93,18 @@ def cell(m: nn.Module, x: torch.Tensor) -> torch.Tensor:
     for time in range(x.shape[1]):
         state = m.cell(x[:, time], state)
     return state[0] if isinstance(state, tuple) else state
+
+
+class Doubled(torch.autograd.Function):
+    """A view whose gradient is twice that of a view."""
+
+    @staticmethod
+    def forward(ctx, values):
+        return values.view(1, 1, -1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 2 * gradient.view(-1)
 
 
 TOKENS = {"token": normal(1, 1, 3), "positions": normal(1, 5, 3), "scale": normal(2)}
@@ -83,12 +125,17 @@ CASES = {
     ),
     "einsum": (lambda m, x: torch.einsum("bti,oi->bto", x, m.w), {"w": normal(2, 3)}, normal(7, 4, 3)),
     "gain and shift": (lambda m, x: x * m.g + m.b, {"g": normal(3), "b": normal(1)}, normal(7, 4, 3)),
+    "gain of channels": (lambda m, x: x * m.g.reshape(1, -1, 1), {"g": normal(4)}, normal(7, 4, 3)),
+    "gain in another order": (lambda m, x: x * m.g.t().reshape(1, 4, 3), {"g": normal(3, 4)}, normal(7, 4, 3)),
+    "gain with a gradient of its own": (lambda m, x: x * Doubled.apply(m.g), {"g": normal(3)}, normal(7, 4, 3)),
     "temperature": (lambda m, x: x / m.t.exp(), {"t": normal()}, normal(7, 4, 3)),
     "in place": (lambda m, x: x.cos().mul_(m.g).add_(m.b), {"g": normal(3), "b": normal(1, 4, 1)}, normal(7, 4, 3)),
     "mask token": (lambda m, x: torch.where(x[..., :1] > 0, m.t, x), {"t": normal(3)}, normal(7, 4, 3)),
     "relative bias": (relative_bias, {"table": normal(9, 2)}, normal(6, 5, 3)),
     "buckets": (buckets, {"bias": nn.Embedding(9, 1), "linear": nn.Linear(3, 3)}, normal(6, 5, 3)),
     "as many pairs as examples": (buckets, {"bias": nn.Embedding(9, 1), "linear": nn.Linear(3, 3)}, normal(7, 5, 3)),
+    "attention by one's own weights": (attention(gated), ATTENTION, normal(6, 5, 3)),
+    "attention with a mask that all share": (attention(lambda m, _: m.table[0].sigmoid()), ATTENTION, normal(6, 5, 3)),
     "expanded token": (
         class_token(lambda t, n: t.expand(n, -1, -1)),
         {**TOKENS, "linear": nn.Linear(3, 2)},
@@ -248,11 +295,23 @@ class TestExact:
         inputs = normal(40, 4, 3)
         assert_close(by_engine(BookkeepingEngine(physical_batch_size=8), model, inputs), by_loop(model, inputs))
 
-    def test_frozen_parts(self, make):
-        for name in ("token", "positions", "scale", "linear.weight"):
-            model, inputs = make("expanded token")
+    @pytest.mark.parametrize(
+        ("case", "names"),
+        [
+            ("expanded token", ["token"]),
+            ("expanded token", ["positions"]),
+            ("expanded token", ["scale"]),
+            ("expanded token", ["linear.weight"]),
+            ("attention by one's own weights", ["q.weight", "k.bias"]),
+            ("attention by one's own weights", ["q.bias", "k.bias", "v.bias", "out.weight"]),
+            ("attention by one's own weights", ["out.weight", "out.bias", "table"]),
+        ],
+    )
+    def test_frozen_parts(self, case, names, make):
+        model, inputs = make(case)
+        for name in names:
             model.get_parameter(name).requires_grad_(False)
-            assert_engine_exact(model, inputs)
+        assert_engine_exact(model, inputs)
 
     def test_one_by_one_where_mapping_fails(self, make, monkeypatch):
         def fails(*_):
@@ -328,6 +387,11 @@ class TestRefused:
         model = Around(lambda m, x: torch.einsum("bi,ci,i->bc", x, x, m.g)[:, :1], g=normal(3))
         with pytest.raises(InvalidArgumentError, match="mix"):
             by_engine(ENGINE, model, normal(5, 3))
+
+    def test_attention_over_the_examples(self):
+        model = Around(lambda m, x: attention(lambda *_: None)(m, x.transpose(0, 1)).transpose(0, 1), **ATTENTION)
+        with pytest.raises(InvalidArgumentError, match="mix"):
+            by_engine(ENGINE, model.double(), normal(5, 5, 3))
 
     def test_batch_statistics_inside_the_function(self):
         model = Around(lambda m, x: F.batch_norm(x, None, None, m.g, training=True), g=normal(3))

@@ -326,7 +326,7 @@ def forward(task: Task, examples: Examples, recorder: Recorder) -> torch.Tensor:
     """The losses of a batch, with everything noted that the gradients need."""
     functions = _functions(task, examples, recorder)
     quiet = [(task.modules[index], quiet_module) for index in task.quiet] if recorder.watch is not None else []
-    columns = _LinearByColumns() if task.by_columns else nullcontext()
+    columns = _LinearByColumns(recorder) if task.by_columns else nullcontext()
     with (
         torch.enable_grad(),
         unwritten(task.model, task.tables),
@@ -491,12 +491,17 @@ class _RecordedFunctions(TorchFunctionMode):
 
 
 class _LinearByColumns(TorchFunctionMode):
-    """Computes the linear maps of parameters by `by_columns`."""
+    """Computes the linear maps of parameters by `by_columns`, which gives no gradients to their weights."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__()
+        self._recorder = recorder
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func is functional.linear and not kwargs and isinstance(args[1], nn.Parameter):
+        columns = func is functional.linear and not self._recorder.carrying
+        if columns and not kwargs and isinstance(args[1], nn.Parameter):
             return by_columns(*args)
         return func(*args, **(kwargs or {}))
 

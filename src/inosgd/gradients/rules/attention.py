@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -21,7 +21,6 @@ from torch.nn import functional
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.rules.forms import Blocks, Dense, affine
-from inosgd.gradients.rules.recorder import Recorder
 from inosgd.gradients.rules.rule import Gradients
 
 ATTENTION = functional.multi_head_attention_forward
@@ -31,8 +30,30 @@ Settings = Mapping[str, Any]
 """The arguments of ``torch.nn.functional.multi_head_attention_forward`` by name."""
 
 
+_WEIGHTS = ("in_proj_weight", *[f"{letter}_proj_weight" for letter in "qkv"], "in_proj_bias", "bias_k", "bias_v")
+_OF_RESULT = ("out_proj_weight", "out_proj_bias")
+
+
+class Recording(Protocol):
+    """What is asked of a `Recorder`."""
+
+    def where(self, parameter: nn.Parameter, /) -> str:
+        """See `Recorder.where`."""
+
+    def add(
+        self, outputs: Sequence[torch.Tensor], parts: Callable[..., Gradients], kept: Sequence[torch.Tensor], where: str
+    ) -> None:
+        """See `Recorder.add`."""
+
+
+def weights_of_attention(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[torch.Tensor]:
+    """Those among the arguments that are parameters of the four maps."""
+    given = _SIGNATURE.bind(*arguments, **keywords).arguments
+    return [given[name] for name in (*_WEIGHTS, *_OF_RESULT) if given.get(name) is not None]
+
+
 def recorded_attention(
-    recorder: Recorder, arguments: Sequence[Any], keywords: Mapping[str, Any]
+    recorder: Recording, arguments: Sequence[Any], keywords: Mapping[str, Any]
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """What ``multi_head_attention_forward`` would return, with every use of a weight recorded."""
     bound = _SIGNATURE.bind(*arguments, **keywords)
@@ -47,7 +68,7 @@ def recorded_attention(
     return output.transpose(0, 1), weights
 
 
-def _check(recorder: Recorder, settings: Settings) -> None:
+def _check(recorder: Recording, settings: Settings) -> None:
     where = recorder.where(settings["out_proj_weight"])
     if settings["query"].dim() != 3:
         raise InvalidArgumentError(f"module {where!r}: attention without a dimension of examples; give it a batch")
@@ -55,7 +76,7 @@ def _check(recorder: Recorder, settings: Settings) -> None:
         raise InvalidArgumentError(f"module {where!r}: static keys or values have no rule; use ReferenceEngine")
 
 
-def _project(recorder: Recorder, settings: Settings) -> list[torch.Tensor]:
+def _project(recorder: Recording, settings: Settings) -> list[torch.Tensor]:
     """Queries, keys and values, each (examples, places, features)."""
     given = [settings["query"], settings["key"], settings["value"]]
     inputs = [each.transpose(0, 1) for each in given]
@@ -83,7 +104,7 @@ def _map(settings: Settings, inputs: torch.Tensor, weight: torch.Tensor, bias: t
 
 
 def _record_map(
-    recorder: Recorder,
+    recorder: Recording,
     weights: Sequence[nn.Parameter],
     bias: nn.Parameter | None,
     inputs: Sequence[torch.Tensor],
@@ -108,7 +129,7 @@ def _record_map(
 
 
 def _with_bias_rows(
-    recorder: Recorder, settings: Settings, keys: torch.Tensor, values: torch.Tensor
+    recorder: Recording, settings: Settings, keys: torch.Tensor, values: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values with a trained place (``add_bias_kv``) and then a place of zeros (``add_zero_attn``) added."""
     extended = []
@@ -123,7 +144,7 @@ def _with_bias_rows(
     return extended[0], extended[1]
 
 
-def _record_rows(recorder: Recorder, bias: nn.Parameter, rows: torch.Tensor) -> None:
+def _record_rows(recorder: Recording, bias: nn.Parameter, rows: torch.Tensor) -> None:
     """Every example has a copy of the bias of its own: the copy's gradient is the example's."""
 
     def parts(gradient: torch.Tensor) -> Gradients:

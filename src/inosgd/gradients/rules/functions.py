@@ -33,7 +33,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 
 from inosgd.errors import InvalidArgumentError
-from inosgd.gradients.rules.attention import ATTENTION, recorded_attention
+from inosgd.gradients.rules.attention import ATTENTION, recorded_attention, weights_of_attention
 from inosgd.gradients.rules.convolution import convolution_rule
 from inosgd.gradients.rules.embedding import embedding_rule
 from inosgd.gradients.rules.forms import Dense, Form, apart
@@ -41,7 +41,7 @@ from inosgd.gradients.rules.linear import linear_rule, product_rule
 from inosgd.gradients.rules.normalization import group_norm_rule, layer_norm_rule, rms_norm_rule
 from inosgd.gradients.rules.recorder import LayoutError, Recorder
 from inosgd.gradients.rules.recurrent import CELLS, note_packing, recorded_recurrence
-from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, examples_first, gradients_of
+from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, examples_first, gradients_of, noted
 
 _BROADCAST = frozenset(
     f"{prefix}{name}{suffix}"
@@ -52,6 +52,10 @@ _BROADCAST = frozenset(
 
 _EXPANSIONS = frozenset({"expand", "expand_as", "broadcast_to", "repeat"})
 """Names of functions that make rows out of one."""
+
+
+_RESHAPES = frozenset({"ViewBackward0", "UnsqueezeBackward0", "SqueezeBackward0", "SqueezeBackward1"})
+"""Names of nodes of autograd behind which entries are the same and in the same order."""
 
 
 _QUESTIONS = frozenset(
@@ -67,6 +71,13 @@ _PRODUCTS = frozenset({"matmul", "__matmul__", "bmm", "baddbmm"})
 
 _TYPES_ONLY = frozenset({"to", "type_as"})
 """Names of methods that look at nothing but the type and the device of further tensors."""
+
+
+_REMEDIES = dict.fromkeys(
+    ("_grouped_mm", "grouped_mm"),
+    "places are in the order of experts there: call model.set_experts_implementation('batched_mm')",
+)
+"""What to do about functions by name whose arguments have examples nowhere."""
 
 
 class Carried(NamedTuple):
@@ -217,7 +228,7 @@ class Watch(TorchFunctionMode):
     ) -> Any:
         """The result of a function of parameters alone."""
         versions = {id(each.tensor): each.tensor._version for each in used}
-        with torch._C.DisableTorchFunction():  # linear maps by columns have no gradients for their weights
+        with self._recorder.of_parameters():
             result = func(*args, **kwargs)
         changed = [each.tensor for each in used if each.tensor._version != versions[id(each.tensor)]]
         found = [each for each in (*tensors_in((result,), {}), *given) if each.requires_grad]
@@ -302,10 +313,10 @@ class Watch(TorchFunctionMode):
         """Record an output whose gradients a rule knows, for what it is shown as a layer."""
         where, behind = used[0].where, {id(each.tensor): each for each in used}
         flipped = self._recorder.flipped(output, where)
-        places = self._recorder.places(output, where, int(flipped))
+        places, note = self._recorder.places(output, where, int(flipped)), noted(rule, output)
 
         def parts(gradient: torch.Tensor) -> Gradients:
-            call = LayerCall(layer, (inputs,), {}, None, gradient, None, places)
+            call = LayerCall(layer, (inputs,), {}, None, gradient, note, places)
             return _pulled(gradients_of(rule, examples_first(call) if flipped else call), behind)
 
         shared = [each.tensor for each in used]
@@ -403,6 +414,10 @@ class Watch(TorchFunctionMode):
         self._recorder.add([entries], parts, [], where, example_dim=layout.dim, by_example=True, carried=shared)
         return entries
 
+    def attended(self, behind: Mapping[int, Carried], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The result of attention whose weights are these, recorded map by map."""
+        return recorded_attention(_Uses(self._recorder, behind), args, kwargs)
+
     def mapped(
         self,
         func: Any,
@@ -459,7 +474,8 @@ class Watch(TorchFunctionMode):
         if leaf.dim() == 0 or len(leaf) == 0 or len(leaf) % self._recorder.count:
             raise LayoutError(
                 f"parameter {where!r}: it meets values of shape {tuple(leaf.shape)} in {name}, for "
-                f"{self._recorder.count} examples; let their dimension 0 count the examples, or use ReferenceEngine"
+                f"{self._recorder.count} examples; {_REMEDIES.get(name, 'let their dimension 0 count the examples')}, "
+                "or use ReferenceEngine"
             )
         return Layout(0, len(leaf) // self._recorder.count)
 
@@ -620,6 +636,9 @@ def _through_graph(carried: Carried, gradients: torch.Tensor) -> dict[nn.Paramet
     """For every parameter behind a carried tensor, its gradient for each example."""
     if isinstance(carried.tensor, nn.Parameter):
         return {carried.tensor: gradients}
+    reshaped = _reshaped(carried.tensor)
+    if reshaped is not None:
+        return {reshaped: gradients.reshape(len(gradients), *reshaped.shape)}
 
     sources = _parameters_behind(carried.tensor)
 
@@ -633,6 +652,15 @@ def _through_graph(carried: Carried, gradients: torch.Tensor) -> dict[nn.Paramet
         columns = zip(*[pull(gradient, False) for gradient in gradients], strict=True)
         found = [None if column[0] is None else torch.stack(column) for column in columns]
     return {parameter: part for parameter, part in zip(sources, found, strict=True) if part is not None}
+
+
+def _reshaped(tensor: torch.Tensor) -> nn.Parameter | None:
+    """The parameter whose entries a tensor has in their order, in another shape; None for any other tensor."""
+    node: Any = tensor.grad_fn
+    while type(node).__name__ in _RESHAPES:
+        node = node.next_functions[0][0]
+    source = getattr(node, "variable", None)
+    return source if isinstance(source, nn.Parameter) and source.numel() == tensor.numel() else None
 
 
 def _parameters_behind(tensor: torch.Tensor) -> list[nn.Parameter]:
@@ -758,6 +786,32 @@ def _biased_product(
     return output
 
 
+class _Uses(NamedTuple):
+    """Stands in for a recorder where parameters may be carried tensors, from which gradients are pulled back."""
+
+    recorder: Recorder
+    behind: Mapping[int, Carried]
+
+    def where(self, _: torch.Tensor) -> str:
+        """Whose parameters they are, for messages."""
+        return next(iter(self.behind.values())).where
+
+    def add(
+        self, outputs: Sequence[torch.Tensor], parts: Callable[..., Gradients], kept: Sequence[torch.Tensor], where: str
+    ) -> None:
+        """See `Recorder.add`."""
+        shared = [each.tensor for each in self.behind.values()]
+        self.recorder.add(outputs, lambda *each: _pulled(parts(*each), self.behind), kept, where, carried=shared)
+
+
+def _attention(watch: Watch, *args: Any, **kwargs: Any) -> Any:
+    """Attention with weights of a module of the model's own; mapped, if anything else was computed from parameters."""
+    behind = {id(each.tensor): each for each in map(watch.carried, tensors_in(args, kwargs)) if each is not None}
+    if behind.keys() <= set(map(id, weights_of_attention(args, kwargs))):
+        return watch.attended(behind, args, kwargs)
+    return watch.mapped(ATTENTION, args, kwargs, list(behind.values()))
+
+
 def _cell(function: Any) -> Callable[..., Any]:
     """A recurrent cell as two linear maps and what its step makes of them."""
     cell = CELLS[function]
@@ -796,6 +850,7 @@ RECORDED: dict[Any, Callable[..., Any]] = {
 
 MAPS: dict[Any, Callable[..., Any]] = {
     torch.addmm: _biased_product,
+    ATTENTION: _attention,
     _VF.lstm_cell: _cell(_VF.lstm),
     _VF.gru_cell: _cell(_VF.gru),
     _VF.rnn_tanh_cell: _cell(_VF.rnn_tanh),

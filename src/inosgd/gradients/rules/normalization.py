@@ -7,6 +7,7 @@ All of them are y = weight * n(a) + bias with n(a) the normalised input, so that
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from inosgd.gradients.rules.forms import Dense
-from inosgd.gradients.rules.rule import Gradients, LayerCall, register_rule
+from inosgd.gradients.rules.rule import Gradients, LayerCall, register_named_rule, register_rule
 
 _group_norm_backward = torch.ops.aten.native_group_norm_backward
 
@@ -34,6 +35,13 @@ def rms_norm_rule(call: LayerCall) -> Gradients:
     """Like LayerNorm, without a mean and without a bias."""
     layer: nn.RMSNorm = call.module
     return _trailing(call, functional.rms_norm(call.input, layer.normalized_shape, eps=layer.eps))
+
+
+def language_norm_rule(call: LayerCall) -> Gradients:
+    """The RMSNorm of language models, which have modules of their own for it, over the last dimension."""
+    weight = call.module.weight
+    shown = call._replace(module=SimpleNamespace(weight=weight, normalized_shape=weight.shape))
+    return _trailing(shown, functional.rms_norm(call.input, weight.shape, eps=call.module.variance_epsilon))
 
 
 def group_norm_rule(call: LayerCall) -> Gradients:
@@ -99,6 +107,10 @@ def _hooks_on_kept_tensors() -> bool:
 
 register_rule(nn.LayerNorm, layer_norm_rule, note=_statistics)
 register_rule(nn.RMSNorm, rms_norm_rule)
+register_named_rule("timm.layers.norm.LayerNorm", layer_norm_rule)
+for _family in ("Llama", "Mistral", "Mixtral", "Phi3", "Qwen2", "Qwen3", "Granite"):
+    _place = f"transformers.models.{_family.lower()}.modeling_{_family.lower()}"
+    register_named_rule(f"{_place}.{_family}RMSNorm", language_norm_rule)
 register_rule(nn.GroupNorm, group_norm_rule, note=_statistics)
 for _instance_norm in (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d):
     register_rule(_instance_norm, instance_norm_rule)

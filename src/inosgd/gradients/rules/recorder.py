@@ -132,6 +132,7 @@ class Recorder:
         calls: Whose parameters were used, and how many rows an example had in the outputs.
         watch: What records functions outside of layers with rules, if anything does.
         in_layer: Whether a layer with a rule is being called.
+        carrying: Whether a function of parameters alone is being called, through which gradients are pulled back.
         quiet: Whether a module is called inside which nothing is watched: all that its layers see is of the batch.
         constant: The layers whose outputs are known to be the same for all examples, without a dimension of them.
         reading: Where examples are taken to be.
@@ -158,6 +159,7 @@ class Recorder:
         self.padded: dict[int, tuple[torch.Tensor, int]] = {}
         self.watch: Watching | None = None
         self.in_layer = False
+        self.carrying = False
         self.quiet = False
         self.constant: set[str] = set()
         self._names = names
@@ -259,6 +261,15 @@ class Recorder:
             yield
         finally:
             self.in_layer = before
+
+    @contextmanager
+    def of_parameters(self) -> Iterator[None]:
+        """Inside, a function of parameters alone is being called."""
+        self.carrying = True
+        try:
+            yield
+        finally:
+            self.carrying = False
 
     @contextmanager
     def unwatched(self) -> Iterator[None]:
