@@ -11,8 +11,8 @@ otherwise       at most 2^11 times in float64, for up to 2^20 places: 2^-42 |m|
 
 by the standard bound for sums in any order (Higham 2002, section 3.1), entry by entry and so for norms too. The 37 are
 a rounding of the scale, one of its product with d, 24 where products are added up one after the other, and 11 where
-twelve such sums are; all that follows is in float64, which is far below the 3 that are left. ``single`` is a permission:
-without a compiler, and for numbers that are float64 themselves, sums are in float64 anyway.
+twelve such sums are; all that follows is in float64, which is far below the 3 that are left. ``single`` is a
+permission: without a compiler, and for numbers that are float64 themselves, sums are in float64 anyway.
 
 The work is shared by the threads of the OpenMP runtime that torch has loaded, as many as torch may use. It is the
 results that are shared out, so that sums have the same bits on any number of threads.
