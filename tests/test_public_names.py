@@ -15,6 +15,7 @@ import inosgd
 from inosgd import SeededSource
 from inosgd.runs.resuming import begin, train_durably
 from tests import tiny
+from tests.accounts.books import new_book
 
 LAZY = ("inosgd", "inosgd.accounting", "inosgd.data", "inosgd.planning", "inosgd.runs")
 SLOW = {"torch", "pandas", "sklearn", "altair", "vl_convert", "pyarrow", "PIL", "joblib", "ray", "dask", "tomlkit"}
@@ -88,6 +89,11 @@ def test_looking_at_a_ledger_imports_no_torch(tmp_path):
     verified = imported_by(tmp_path, "ledger", run.path, "--verify")
     assert not verified & SLOW
     assert "dp_accounting" in verified
+
+
+def test_account_books_are_kept_without_torch(tmp_path):
+    new_book(f"sqlite:///{tmp_path}/book.db").close()
+    assert not imported_by(tmp_path, "account", "show", "sqlite:///book.db") & SLOW
 
 
 def test_a_new_study_is_written_without_torch(tmp_path):

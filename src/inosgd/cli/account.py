@@ -23,14 +23,12 @@ from inosgd.accounts.views import described_collection, described_entry, describ
 from inosgd.cli.console import messages, plain_table, results
 from inosgd.cli.folders import run_folder
 from inosgd.cli.options import AsJson
-from inosgd.cli.studies import find_study
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.files import write_private
 from inosgd.owners import Budget
 from inosgd.serve.links import links, make_link, revoke
 from inosgd.serve.settings import PORT
 from inosgd.shown import BUDGET, SPENT, USED, rounded_down, rounded_up
-from inosgd.study.account import key_of, rows_of
 
 app = typer.Typer(
     help="Add up all trainings on the same units in an account book, owner by owner.", no_args_is_help=True
@@ -64,6 +62,9 @@ def create_command(
         if study is None:
             results().print(f"Book {book.id} is ready. Open accounts with --study STUDY.", soft_wrap=True)
             return
+        from inosgd.cli.studies import find_study  # with torch, which nothing else here needs
+        from inosgd.study.account import key_of, rows_of
+
         found = find_study(study)
         with messages().status("reading"):
             data = found.split(0)
