@@ -59,6 +59,20 @@ def test_a_study_of_a_table_passes_check(inosgd, tmp_path):
     assert "Nothing would stop this training" in checked.out
 
 
+def test_numbers_that_would_be_classes_are_pointed_out(inosgd, tmp_path):
+    (tmp_path / "visits.csv").write_text(table())
+    asked = ("new", "study.toml", "--from", "visits.csv", "--owner", "hospital", "--budget", 2, "--unaccounted-ranges")
+    weights = inosgd(*asked, "--target", "weight (kg)")
+    assert (
+        "'weight (kg)' looks numeric, and is predicted as a class; for a number give --task regression" in weights.err
+    )
+    for said in (("--target", "outcome"), ("--target", "weight (kg)", "--task", "regression")):
+        (tmp_path / "study.toml").unlink()
+        outcome = inosgd(*asked, *said)
+        assert outcome.code == 0, outcome.err
+        assert "as a class" not in outcome.err
+
+
 def test_what_must_be_said_is_listed_at_once(inosgd, tmp_path):
     (tmp_path / "visits.csv").write_text(table())
     outcome = inosgd("new", "study.toml", "--from", "visits.csv", "--owner", "hospital")

@@ -54,5 +54,5 @@ def report_at_end(folder: Path) -> Path | None:
 
 def _usual_place(runs: list[Path]) -> Path:
     if len(runs) > 1:
-        raise InvalidArgumentError("out=None: with several runs say where the page goes, such as -o report.html")
+        raise InvalidArgumentError("--out: with several runs say where the page goes, such as -o report.html")
     return runs[0] / PAGE

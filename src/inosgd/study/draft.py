@@ -378,6 +378,8 @@ def _features(source: Source, answers: Answers) -> tuple[dict[str, Any], list[st
     notes: list[str] = []
     gaps = () if source.looked is None else source.looked.missing
     for name in source.header:
+        if name in answers.target and _numbers_as_classes(source, answers, name):
+            notes.append(f"{name!r} looks numeric, and is predicted as a class; for a number give --task regression")
         if name in (*answers.target, answers.owner, answers.unit):
             continue
         said = name in answers.columns
@@ -393,6 +395,10 @@ def _features(source: Source, answers: Answers) -> tuple[dict[str, Any], list[st
     if not features:
         raise InvalidArgumentError(f"{source.path}: no column is left for the model to read; declare one with --column")
     return features, ignored, notes
+
+
+def _numbers_as_classes(source: Source, answers: Answers, target: str) -> bool:
+    return answers.task == "classification" and not answers.classes and source.kind(target) == "numeric"
 
 
 def _with_missing(value: Any) -> Any:
