@@ -414,8 +414,8 @@ def check_header(path: Path, header: Sequence[str], wanted: Mapping[str, str], d
             f"{problem}; the header is one cell, {shortened(header[0])!r}: set data.delimiter to what separates its "
             f"cells, now {delimiter!r}"
         )
-    unread = [name for name in header if name not in wanted]
-    raise InvalidArgumentError(f"{problem}; {closest(missing[0], unread or list(header))}")
+    free = [name for name in header if wanted.get(name) != wanted[missing[0]]]  # not asked for by the same
+    raise InvalidArgumentError(f"{problem}; {closest(missing[0], free or list(header))}")
 
 
 def _encoding_error(path: Path) -> InvalidArgumentError:
