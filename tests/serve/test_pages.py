@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -34,6 +35,16 @@ def test_an_owner_sees_what_is_promised_spent_and_left(visit):
     assert "ε = 1 at δ = 1e-05" in words
     assert "clinic" not in words
     assert "registry" not in words
+
+
+def test_no_lowering_promises_less_than_was_spent(visit):
+    owner = visit("hospital")
+    (spent,) = re.findall(r"it would be at best (\d+) of 100", owner.text())
+    assert "was larger" not in owner.text()
+    assert f"at best {spent} succeed" in owner.text("/change?action=lower&epsilon=0.01")
+    owner.change("lower", 0.01)
+    assert f"at best {spent} of 100 attempts succeed" in owner.text()
+    assert "published while your budget was larger" in owner.text()
 
 
 def test_changes_on_both_databases(url):

@@ -179,7 +179,8 @@ class Table:
         try:
             return values.cast(pa.float64())
         except pa.ArrowInvalid:
-            wrong = np.array([not _is_number(text) for text in values.to_pylist()])
+            bad = [text for text in values.unique().to_pylist() if not _is_number(text)]
+            wrong = np.asarray(pc.is_in(values, value_set=pa.array(bad, pa.string())))
             problem = self.notation.problem(texts[int(np.argmax(wrong))].as_py())
             raise self.cells_error(column, wrong, problem) from None
 

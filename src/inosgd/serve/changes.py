@@ -11,9 +11,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from inosgd.accounts.book import Accounts, in_one_state
 from inosgd.accounts.collection import Collection
-from inosgd.accounts.filter import epsilons_of, rooms
+from inosgd.accounts.filter import UNIT, epsilons_of, rooms
 from inosgd.accounts.requests import ask, take_back, waiting
 from inosgd.accounts.standings import OPEN, PAUSED, WITHDRAWN, Standing
 from inosgd.errors import AccountError, InvalidArgumentError
@@ -187,8 +189,8 @@ def _after(account: Account, wish: Wish) -> Standing:
 
 
 def _now(account: Account, wish: Wish, after: Standing) -> tuple[str, ...]:
-    epsilon, delta = after.budget.epsilon, after.budget.delta
-    odds = best_of_100(epsilon, delta)
+    epsilon = after.budget.epsilon
+    odds = odds_of(account, after.budget)
     if wish.action == TAKE_BACK:
         return ("Your request no longer waits. Your budget stays as it is.",)
     if wish.action == RAISE:
@@ -201,7 +203,7 @@ def _now(account: Account, wish: Wish, after: Standing) -> tuple[str, ...]:
     if wish.action == LOWER:
         return (
             f"Your budget is {epsilon:g} from now on: of 100 attempts to tell whether a record was used, at best "
-            f"{odds} succeed, unless more was spent before.",
+            f"{odds} succeed.",
             _left_after(account, after),
         )
     if wish.action == PAUSE:
@@ -209,6 +211,24 @@ def _now(account: Account, wish: Wish, after: Standing) -> tuple[str, ...]:
     if wish.action == RESUME:
         return (f"Your budget of {epsilon:g} is in force again, and trainings may use what is left of it.",)
     return ("No training is charged to you any more, and new trainings cannot use your records.",)
+
+
+def whole_room(account: Account, budget: Budget) -> int:
+    """The units that a budget allows at the account's order; at least 1, to divide by."""
+    found = rooms(np.array([budget.epsilon]), np.array([budget.delta]), account.collection.orders)
+    return max(int(found[0]), 1)
+
+
+def odds_of(account: Account, budget: Budget) -> int:
+    """So many of 100 attempts succeed at best under a budget, or by what was spent already where that is more."""
+    allowed = best_of_100(budget.epsilon, budget.delta, whole_room(account, budget) * UNIT)
+    return max(allowed, odds_of_spent(account.collection))
+
+
+def odds_of_spent(collection: Collection) -> int:
+    """So many of 100 attempts succeed at best by what was charged to the one account of ``collection``."""
+    epsilon = float(epsilons_of(collection.spent, collection.deltas, collection.orders)[0])
+    return best_of_100(epsilon, float(collection.deltas[0]), int(collection.spent[0]) * UNIT)
 
 
 def _left_after(account: Account, after: Standing) -> str:
@@ -229,10 +249,9 @@ def _percent_left(account: Account, after: Standing) -> int | None:
 
     The order stays that with which the account was opened.
     """
-    collection, budget = account.collection, after.budget
-    room = rooms(collection.epsilons * 0 + budget.epsilon, collection.deltas * 0 + budget.delta, collection.orders)
-    left = int(room[0] - collection.spent[0])
-    return math.floor(100 * left / int(room[0])) if left > 0 else None
+    room = whole_room(account, after.budget)
+    left = room - int(account.collection.spent[0])
+    return math.floor(100 * left / room) if left > 0 and room > 1 else None
 
 
 def _trainings(
@@ -272,7 +291,7 @@ def _told(training: Seen, spent: float | None, wish: Wish, after: Standing) -> s
 def _lasting(account: Account, wish: Wish) -> tuple[str, ...]:
     spent = account.collection.spent[0] > 0
     kept = ("What trainings have spent until now stays spent: it cannot be given back.",) if spent else ()
-    published = ("Models that were published stay as they are.",)
+    published = ("Models that were published stay as they are, and so does what was promised for them.",)
     if wish.action == WITHDRAW:
         return (*kept, *published, "You cannot come back to this account: withdrawing is for good.")
     if wish.action in (RAISE, RESUME):

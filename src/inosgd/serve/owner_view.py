@@ -10,19 +10,16 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from inosgd.accounts.book import Accounts, in_one_state
 from inosgd.accounts.collection import Collection
-from inosgd.accounts.filter import UNIT, epsilons_of, rooms
+from inosgd.accounts.filter import UNIT, epsilons_of
 from inosgd.accounts.requests import Request, waiting
 from inosgd.accounts.standings import OPEN, Standing
 from inosgd.accounts.views import owner_history
 from inosgd.analysis.score import score_named
 from inosgd.owners import plural
-from inosgd.serve.changes import Account, account_of
+from inosgd.serve.changes import account_of, odds_of, odds_of_spent, whole_room
 from inosgd.serve.links import Visitor
-from inosgd.serve.odds import best_of_100
 from inosgd.serve.trainings import name_of, public_results
 from inosgd.shown import rounded_up
 
@@ -56,6 +53,7 @@ class OwnerView:
     units: str
     standing: Standing
     promise: Promise
+    was_larger: bool
     spent: Promise
     spent_percent: int
     reserved_percent: int
@@ -73,7 +71,7 @@ def owner_view(book: Accounts, visitor: Visitor) -> OwnerView:
     account = account_of(book, visitor)
     collection, standing, owner = account.collection, account.standing, str(visitor.owner)
     unit = str(book.entries(collection.number, "opened")[0].fields["unit"])
-    room = _whole_room(account)
+    room = whole_room(account, standing.budget)
     spent, held = int(collection.spent[0]), int(collection.held[0])
     states = {state.id: state for state in book.reservations() if state.collection == collection.number}
     history = owner_history(book, collection.name, owner)
@@ -88,7 +86,10 @@ def owner_view(book: Accounts, visitor: Visitor) -> OwnerView:
         unit=unit,
         units=plural(unit),
         standing=standing,
-        promise=_promise(standing.budget.epsilon, standing.budget.delta, room * UNIT),
+        promise=Promise(
+            f"{standing.budget.epsilon:g}", f"{standing.budget.delta:g}", odds_of(account, standing.budget)
+        ),
+        was_larger=any(each.get("epsilon", 0.0) > standing.budget.epsilon for each in history),
         spent=_spent(collection),
         spent_percent=spent_percent,
         reserved_percent=reserved,
@@ -101,20 +102,9 @@ def owner_view(book: Accounts, visitor: Visitor) -> OwnerView:
     )
 
 
-def _whole_room(account: Account) -> int:
-    """The units that the owner's budget allows, also while it is paused; at least 1, to divide by."""
-    budget, orders = account.standing.budget, account.collection.orders
-    return max(int(rooms(np.array([budget.epsilon]), np.array([budget.delta]), orders)[0]), 1)
-
-
-def _promise(epsilon: float, delta: float, divergence: float) -> Promise:
-    return Promise(f"{epsilon:g}", f"{delta:g}", best_of_100(epsilon, delta, divergence))
-
-
 def _spent(collection: Collection) -> Promise:
     epsilon = float(epsilons_of(collection.spent, collection.deltas, collection.orders)[0])
-    delta = float(collection.deltas[0])
-    return Promise(rounded_up(epsilon), f"{delta:g}", best_of_100(epsilon, delta, int(collection.spent[0]) * UNIT))
+    return Promise(rounded_up(epsilon), f"{float(collection.deltas[0]):g}", odds_of_spent(collection))
 
 
 def _spending(history: list[dict[str, Any]], names: dict[str, str], room: float) -> tuple[Spending, ...]:
