@@ -90,6 +90,17 @@ class TestLayers:
         with pytest.raises(InvalidArgumentError, match=fix), ENGINE.on(model, squared_output, normal(4, *shape)):
             pass
 
+    @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+    @pytest.mark.parametrize("engine", [ENGINE, ReferenceEngine()])
+    def test_scripted(self, engine):
+        for scripted in (torch.jit.script(nn.Linear(3, 3)), torch.jit.trace(nn.Linear(3, 3), torch.ones(2, 3))):
+            model = nn.Sequential(nn.Linear(3, 3), scripted).double()
+            with (
+                pytest.raises(InvalidArgumentError, match=r"'1' .*give the module that it was made from"),
+                engine.on(model, squared_output, normal(4, 3)),
+            ):
+                pass
+
     @pytest.mark.parametrize("options", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}])
     def test_embeddings(self, options):
         with pytest.raises(InvalidArgumentError, match=f"'0' .Embedding.*{next(iter(options))}"):

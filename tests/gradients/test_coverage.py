@@ -134,13 +134,6 @@ def test_what_cannot_be_recorded_is_refused_at_any_batch(name):
         by_engine(ENGINE, model, OTHER)
 
 
-@pytest.mark.filterwarnings("ignore:.torch.jit.script. :DeprecationWarning")
-def test_a_scripted_module_is_refused():
-    model = Branching(lambda m, x: m.first(x), torch.jit.script(nn.Linear(6, 6))).double()
-    with pytest.raises(InvalidArgumentError, match="TorchScript"):
-        by_engine(ENGINE, model, USUAL)
-
-
 def test_other_parameters_for_a_chain():
     chain = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6))
     model = Branching(

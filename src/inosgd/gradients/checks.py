@@ -154,6 +154,8 @@ def check_layers(model: nn.Module) -> None:
 
 def _problem(module: nn.Module) -> str | None:
     """What is wrong with a module by itself, and what to do about it."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return "it runs outside of Python, where no call of a layer is seen; give the module that it was made from"
     if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
         return "it mixes the examples of a batch; use replace_batchnorm(model), which puts GroupNorm in its place"
     if isinstance(module, _InstanceNorm) and module.track_running_stats and module.training:
@@ -177,7 +179,9 @@ def _state(task: Task, recorded: bool) -> State:
     state: list[object] = [recorded]
     for module in task.modules:
         own = module.__dict__
-        state += id(module), module.__class__, module.training, id(own.get("forward")), *map(own.get, _SETTINGS)
+        if "training" not in own:  # a scripted module, which is refused
+            check_layers(task.model)
+        state += id(module), module.__class__, own["training"], id(own.get("forward")), *map(own.get, _SETTINGS)
         for hooks in filter(None, map(own.__getitem__, _HOOKS)):
             state += hooks
         for parameter in own["_parameters"].values():
