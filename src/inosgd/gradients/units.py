@@ -143,11 +143,15 @@ def gradients_on(
     if not isinstance(losses, UnitLosses):
         raise _validate.fail("losses", type(losses).__name__, "a batch of units needs UnitLosses")
     counts = examples.drawn.counts
+    if (counts == 1).all():  # as without units, to the bit
+        with engine.on(model, losses.rows, examples.take(examples.drawn.starts)) as gradients:
+            yield gradients
+        return
     most, at_once = _rows_at_once(engine, model, losses.rows, examples)
     sizes = _bucket_sizes(counts)
     with ExitStack() as stack:
         parts: list[_Part] = []
-        for size in sorted({size for size in sizes.tolist() if size <= most}) if len(counts) else [1]:
+        for size in sorted({size for size in sizes.tolist() if size <= most}):
             units = np.flatnonzero(sizes == size)
             part = stack.enter_context(_bucket(engine, model, losses, examples, units, size))
             if len(units) == len(counts) and losses.reduction == "mean":  # what the engine has needs nothing more
@@ -164,7 +168,7 @@ def gradients_on(
 def _bucket(
     engine: GradientEngine, model: nn.Module, losses: UnitLosses, batch: UnitBatch, units: IntArray, size: int
 ) -> AbstractContextManager[BatchGradients]:
-    if size == 1:  # as without units, to the bit
+    if size == 1:
         return engine.on(model, losses.rows, batch.take(batch.drawn.starts[units]))
     if isinstance(engine, BookkeepingEngine) and engine.physical_batch_size is not None:
         engine = replace(engine, physical_batch_size=max(1, engine.physical_batch_size // size))
