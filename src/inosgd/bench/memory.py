@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 from pathlib import Path
 
 from inosgd.bench.methods import METHODS
@@ -19,11 +21,17 @@ def peak_memory(model: str, method: str) -> int:
 
 
 def measure(model: str, method: str) -> int:
-    """The same in this process, which should be a new one: the peak of its resident memory over the start, in bytes."""
+    """The same in this process, which should be a new one: the peak of its resident memory over the start, in bytes.
+
+    What a smaller step before it has freed goes back to the system: a start with it would be too high by as much.
+    """
     bench = ALL[model]
-    small, *few = bench.make(batch_size=2)
-    METHODS[method](small, *few)()  # loads whatever is loaded on first use
+    METHODS[method](*bench.make(batch_size=2))()  # loads whatever is loaded on first use
     step = METHODS[method](*bench.make())
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc has it
+    if trim is not None:
+        trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     start = _status("VmRSS")
     step()
