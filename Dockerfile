@@ -7,7 +7,7 @@ RUN apt-get update && apt-get install --yes --no-install-recommends g++ && rm -r
 RUN pip install --no-cache-dir torch==2.13.0 ${TORCH_INDEX:+--index-url "$TORCH_INDEX"}
 COPY pyproject.toml README.md LICENSE /src/
 COPY src /src/src
-RUN pip install --no-cache-dir '/src[cli,data,report]' && useradd --create-home user
+RUN pip install --no-cache-dir '/src[cli,data,report,accounts,serve]' && useradd --create-home user
 USER user
 WORKDIR /work
 ENTRYPOINT ["inosgd"]
