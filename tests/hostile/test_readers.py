@@ -82,6 +82,20 @@ def test_deep_and_huge_json_is_refused(name, content, tmp_path):
         READERS[name].on(content, tmp_path)
 
 
+@pytest.mark.parametrize("strange", [True, 1.5, 3, None, [], {}, "x"])
+@pytest.mark.parametrize("place", [("architecture",), ("architecture", "study"), ("inputs", "notation", "delimiter")])
+def test_parts_of_a_model_that_are_of_another_kind_are_refused(place, strange, tmp_path):
+    kind, tree, build = FORGERIES["model"]
+    changed = json.loads(build(tree()))
+    part = changed
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = strange
+    may_be_read = place[-1] == "delimiter" and strange is None  # the usual one
+    with suppress(InosgdError) if may_be_read else pytest.raises(InosgdError):
+        READERS[kind].on(build(changed), tmp_path)
+
+
 @pytest.mark.parametrize("content", [b"a = " + b"[" * 100_000, b"a = " + b"9" * 100_000, b"a." * 50_000 + b"a = 1"])
 def test_deep_and_huge_toml_is_refused(content, tmp_path):
     with pytest.raises(InosgdError):

@@ -39,6 +39,8 @@ class Notation:
             raise InvalidArgumentError(f"missing={self.missing!r}: give texts")
         if self.decimal not in (".", ","):
             raise InvalidArgumentError(f'decimal={self.decimal!r}: give "." or ","')
+        if not isinstance(self.delimiter, str | None):
+            raise InvalidArgumentError(f"delimiter={self.delimiter!r}: give one character, or leave it out")
         mark = self.thousands
         if mark is None:
             return

@@ -24,7 +24,7 @@ from inosgd.data.tables import Table
 from inosgd.errors import CellsError, InvalidArgumentError
 from inosgd.models.saved import load_weights, read_description
 from inosgd.study.encoding import ArrayEncoding, Encoding, ImageEncoding, TableEncoding, encoding_from_json
-from inosgd.study.inputs import as_shape
+from inosgd.study.inputs import Shape, as_shape
 from inosgd.study.models import build_model, model_problem
 from inosgd.study.sources import Pixels
 
@@ -118,8 +118,8 @@ def predict(
     """
     description = read_description(folder)
     model = load_weights(folder, _model(folder, description, allowed_factory))
-    encoding, task = _understood(folder, description)
-    if encoding.shape != as_shape(description["architecture"]["inputs"]):
+    encoding, task, shape = _understood(folder, description)
+    if encoding.shape != shape:
         raise InvalidArgumentError(f"{folder}: its inputs are not those that its model reads; save it again")
     if not data.exists():
         raise InvalidArgumentError(f"{data}: there is no such file; correct the path")
@@ -166,7 +166,9 @@ def _parts(
 
 
 def _model(folder: Path, description: Mapping[str, Any], allowed_factory: str | None) -> nn.Module:
-    architecture = description["architecture"]
+    architecture = description.get("architecture")
+    if not isinstance(architecture, Mapping) or not isinstance(architecture.get("study", ""), str):
+        raise InvalidArgumentError(f"{folder}: its description cannot be understood (architecture); save it again")
     if "study" in architecture:
         return _study_model(folder, architecture["study"])
     try:
@@ -204,10 +206,11 @@ def _outputs(model: nn.Module, inputs: Any) -> torch.Tensor | None:
     return torch.cat([model(inputs[start : start + AT_ONCE]) for start in range(0, len(inputs), AT_ONCE)])
 
 
-def _understood(folder: Path, description: Mapping[str, Any]) -> tuple[Encoding, Task]:
-    """How inputs are encoded, and what the model was trained for."""
+def _understood(folder: Path, description: Mapping[str, Any]) -> tuple[Encoding, Task, Shape]:
+    """How inputs are encoded, what the model was trained for, and the shape of an example."""
     try:
-        return encoding_from_json(description["inputs"]), Task.from_json(description["task"])
+        shape = as_shape(description["architecture"]["inputs"])
+        return encoding_from_json(description["inputs"]), Task.from_json(description["task"]), shape
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise InvalidArgumentError(
             f"{folder}: its description cannot be understood ({error!r}); save it again"
