@@ -408,15 +408,15 @@ def check_header(path: Path, header: Sequence[str], wanted: Mapping[str, str], d
     if not missing:
         return
     named = ", ".join(f"{name!r} ({wanted[name]})" for name in missing[:3])
-    others = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
-    problem = f"{path}: there is no column {named}{others}"
+    more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+    problem = f"{path}: there is no column {named}{more}"
     if len(header) == 1 and any(mark in header[0] for mark in ";\t|,"):
         raise InvalidArgumentError(
             f"{problem}; the header is one cell, {shortened(header[0])!r}: set data.delimiter to what separates its "
             f"cells, now {delimiter!r}"
         )
-    free = [name for name in header if wanted.get(name) != wanted[missing[0]]]  # not asked for by the same
-    raise InvalidArgumentError(f"{problem}; {closest(missing[0], free or list(header))}")
+    others = [name for name in header if wanted.get(name) != wanted[missing[0]]]  # the same use has the rest already
+    raise InvalidArgumentError(f"{problem}; {closest(missing[0], others or list(header))}")
 
 
 def _encoding_error(path: Path) -> InvalidArgumentError:
