@@ -133,10 +133,10 @@ def test_a_failure_in_the_middle_names_it_and_keeps_the_others(inosgd, tmp_path,
     from inosgd.compare import comparison
     from inosgd.errors import InosgdError
 
-    def fail(study, data, entrant, seed):
+    def fail(study, data, entrant, seed, **kept):
         if entrant.label == "ino-sgd":
             raise InosgdError("the model caught fire")
-        return train_once(study, data, entrant, seed)
+        return train_once(study, data, entrant, seed, **kept)
 
     train_once = comparison.train_once
     monkeypatch.setattr(comparison, "train_once", fail)

@@ -70,6 +70,13 @@ def test_processes_do_not_change_results(study, finished, tmp_path):
         assert [point.to_json() for point in result.curve] == [point.to_json() for point in finished.results[key].curve]
 
 
+def test_what_is_learnt_does_not_depend_on_how_often_it_is_judged(study, finished):
+    entrant = methods("sample")[2]
+    result = train_task(Task(study, entrant, seed=0, evaluations=1))
+    assert len(result.curve) == 1
+    assert result.final == finished.results[result_key(entrant, 0)].final
+
+
 def test_an_interrupted_study_continues(study, finished, tmp_path):
     kept = finished.path.read_text().splitlines(keepends=True)
     (tmp_path / KEY).write_bytes((finished.path.parent / KEY).read_bytes())

@@ -10,13 +10,13 @@ holder of the data, and not to be published: `inosgd.tuning` is the way to choos
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from inosgd.compare.common import Common
 from inosgd.compare.entrant import Entrant
 from inosgd.compare.results import Result, ResultStore, result_key
-from inosgd.compare.training import entered_data, train_once
+from inosgd.compare.training import EVALUATIONS, entered_data, train_once
 from inosgd.files import folder_of
 from inosgd.parallel.runner import Failure, failures_error, run_all
 from inosgd.parallel.workers import LOCAL, Workers
@@ -49,6 +49,7 @@ class Task:
     entrant: Entrant
     seed: int
     validation: bool = False
+    evaluations: int = EVALUATIONS
 
     @property
     def name(self) -> str:
@@ -59,7 +60,7 @@ class Task:
 def train_task(task: Task) -> Result:
     """Split, plan, train, and keep what is worth keeping."""
     data = entered_data(task.study, task.entrant, task.seed, validation=task.validation)
-    return train_once(task.study, data, task.entrant, task.seed)
+    return train_once(task.study, data, task.entrant, task.seed, evaluations=task.evaluations)
 
 
 def compare(
@@ -70,13 +71,15 @@ def compare(
     *,
     workers: Workers = LOCAL,
     validation: bool = False,
+    evaluations: int = EVALUATIONS,
 ) -> Iterator[Result]:
-    """Train what ``store`` does not hold yet, and yield results as they come.
+    """Train what ``store`` does not hold yet, each judged ``evaluations`` times, and yield results as they come.
 
     Raises:
         InosgdError: At the end, when every other training is done, if some failed; it names them.
     """
     tasks = missing_tasks(study, entered, seeds, store, validation=validation)
+    tasks = [replace(task, evaluations=evaluations) for task in tasks]
     failures: list[Failure] = []
     for _, outcome in run_all(train_task, tasks, names=[task.name for task in tasks], workers=workers):
         if isinstance(outcome, Failure):

@@ -33,8 +33,16 @@ def entered_data(study: Study, entrant: Entrant, seed: int, *, validation: bool 
     return as_entered(for_validation(data, seed) if validation else data, entrant, seed)
 
 
-def train_once(study: Study, data: StudyData, entrant: Entrant, seed: int, watch: Watch | None = None) -> Result:
-    """One training from a seed, judged by held-out examples along the way.
+def train_once(
+    study: Study,
+    data: StudyData,
+    entrant: Entrant,
+    seed: int,
+    watch: Watch | None = None,
+    *,
+    evaluations: int = EVALUATIONS,
+) -> Result:
+    """One training from a seed, judged by held-out examples ``evaluations`` times along the way.
 
     Sampling, noise and the initial model depend on the seed alone, so that entrants with the same seed are paired.
     """
@@ -52,7 +60,8 @@ def train_once(study: Study, data: StudyData, entrant: Entrant, seed: int, watch
 
     watching = [] if watch is None else [watch(built.trainer)]
     start = time.process_time()  # of this process, which has one thread: others on the machine do not count
-    fit(built.trainer, state, callbacks=[every(evaluation_interval(plan.steps), record), *watching])
+    interval = evaluation_interval(plan.steps, evaluations)
+    fit(built.trainer, state, callbacks=[every(interval, record), *watching])
     seconds = time.process_time() - start
     if not curve or curve[-1].step != state.step:
         record(state)
@@ -60,6 +69,6 @@ def train_once(study: Study, data: StudyData, entrant: Entrant, seed: int, watch
     return Result.of(entrant, seed, plan, ledger.spent(), tuple(curve), found, seconds, data)
 
 
-def evaluation_interval(steps: int) -> int:
+def evaluation_interval(steps: int, evaluations: int = EVALUATIONS) -> int:
     """Every how many steps a training is evaluated."""
-    return max(1, steps // EVALUATIONS)
+    return max(1, steps // evaluations)

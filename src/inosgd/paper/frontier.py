@@ -286,7 +286,7 @@ def _validated(study: Study, entrant: Entrant, rate: float, cache: Path, workers
     """The mean of overall and worst owner's score on the validation split."""
     at_rate = study.changed({"learning_rate": rate})
     store = _store(at_rate, cache, validation=True)
-    for result in compare(at_rate, [entrant], VALIDATION_SEEDS, store, workers=workers, validation=True):
+    for result in compare(at_rate, [entrant], VALIDATION_SEEDS, store, workers=workers, validation=True, evaluations=1):
         notice(f"{study.name}: {entrant.label} at {rate:g} on validation: {result.final.overall:.3f}")
     finals = [result.final for result in store.of(entrant, VALIDATION_SEEDS)]
     return float(np.mean([(final.overall + final.worst) / 2 for final in finals]))
@@ -303,7 +303,7 @@ def _trained(
 ) -> list[Result]:
     at_rate = study.changed({"learning_rate": rate})
     store = _store(at_rate, cache)
-    for result in compare(at_rate, [entrant], seeds, store, workers=workers):
+    for result in compare(at_rate, [entrant], seeds, store, workers=workers, evaluations=1):
         notice(f"{study.name}: {entrant.label} at {rate:g}, seed {result.seed}: {result.final.overall:.3f}")
     return list(store.of(entrant, seeds))
 
