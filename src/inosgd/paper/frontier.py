@@ -229,17 +229,21 @@ def measure(
 ) -> Measured:
     """Train whatever ``cache`` does not hold."""
     study = entry.study(data)
+    entering = entered(study)
+    tried = {rate: _validated(study, entering, rate, cache, workers, notice) for rate in entry.rates}
     rates, rows = {}, {}
-    for entrant in entered(study):
-        tried = {rate: _validated(study, entrant, rate, cache, workers, notice) for rate in entry.rates}
-        best = max(tried, key=lambda rate: tried[rate])
-        rates[entrant.label] = (best, tried)
-        rows[entrant.label] = _trained(study, entrant, best, range(entry.seeds), cache, workers, notice)
+    for entrant in entering:
+        scores = {rate: tried[rate][entrant.label] for rate in entry.rates}
+        rates[entrant.label] = (max(scores, key=lambda rate: scores[rate]), scores)
+    for rate in entry.rates:
+        best = [entrant for entrant in entering if rates[entrant.label][0] == rate]
+        rows |= _trained(study, best, rate, range(entry.seeds), cache, workers, notice)
+    rows = {entrant.label: rows[entrant.label] for entrant in entering}
     ablation = {}
     if entry.ablation:
-        best = rates[AUTO.name][0]
+        rate = rates[AUTO.name][0]
         for label, changed, entrant in ablated(study):
-            ablation[label] = _trained(changed, entrant, best, range(entry.seeds), cache, workers, notice)
+            ablation[label] = _trained(changed, [entrant], rate, range(entry.seeds), cache, workers, notice)[label]
     return Measured(
         entry,
         f"{setting_of(study)}, {study.model_name}",
@@ -282,30 +286,34 @@ def _counting(study: Study) -> Study:
     return dataclasses.replace(study, split=split, config=config, origin=origin)  # type: ignore[arg-type]
 
 
-def _validated(study: Study, entrant: Entrant, rate: float, cache: Path, workers: Workers, notice: Notice) -> float:
-    """The mean of overall and worst owner's score on the validation split."""
+def _validated(
+    study: Study, entering: Sequence[Entrant], rate: float, cache: Path, workers: Workers, notice: Notice
+) -> dict[str, float]:
+    """For each entrant, the mean of overall and worst owner's score on the validation split."""
     at_rate = study.changed({"learning_rate": rate})
     store = _store(at_rate, cache, validation=True)
-    for result in compare(at_rate, [entrant], VALIDATION_SEEDS, store, workers=workers, validation=True, evaluations=1):
-        notice(f"{study.name}: {entrant.label} at {rate:g} on validation: {result.final.overall:.3f}")
-    finals = [result.final for result in store.of(entrant, VALIDATION_SEEDS)]
-    return float(np.mean([(final.overall + final.worst) / 2 for final in finals]))
+    for result in compare(at_rate, entering, VALIDATION_SEEDS, store, workers=workers, validation=True, evaluations=1):
+        notice(f"{study.name}: {result.entrant['label']} at {rate:g} on validation: {result.final.overall:.3f}")
+    finals = {entrant.label: [result.final for result in store.of(entrant, VALIDATION_SEEDS)] for entrant in entering}
+    return {
+        label: float(np.mean([(final.overall + final.worst) / 2 for final in each])) for label, each in finals.items()
+    }
 
 
 def _trained(
     study: Study,
-    entrant: Entrant,
+    entering: Sequence[Entrant],
     rate: float,
     seeds: Sequence[int],
     cache: Path,
     workers: Workers,
     notice: Notice,
-) -> list[Result]:
+) -> dict[str, list[Result]]:
     at_rate = study.changed({"learning_rate": rate})
     store = _store(at_rate, cache)
-    for result in compare(at_rate, [entrant], seeds, store, workers=workers, evaluations=1):
-        notice(f"{study.name}: {entrant.label} at {rate:g}, seed {result.seed}: {result.final.overall:.3f}")
-    return list(store.of(entrant, seeds))
+    for result in compare(at_rate, entering, seeds, store, workers=workers, evaluations=1):
+        notice(f"{study.name}: {result.entrant['label']} at {rate:g}, seed {result.seed}: {result.final.overall:.3f}")
+    return {entrant.label: list(store.of(entrant, seeds)) for entrant in entering}
 
 
 def _store(study: Study, cache: Path, *, validation: bool = False) -> ResultStore:
