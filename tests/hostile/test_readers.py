@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import subprocess
+import sys
 from contextlib import suppress
 
 import pytest
@@ -100,6 +102,34 @@ def test_parts_of_a_model_that_are_of_another_kind_are_refused(place, strange, t
 def test_deep_and_huge_toml_is_refused(content, tmp_path):
     with pytest.raises(InosgdError):
         READERS["study"].on(content, tmp_path)
+
+
+def test_parquet_whose_statistics_contradict_its_schema_is_refused(tmp_path):
+    """Asked for such statistics Arrow ends the process, so another process reads."""
+    good, column = READERS["parquet"].good(), b"\x18\x07epsilon"
+    spoiled = good.replace(b"\x25\x02" + column, b"\x25\x00" + column)  # from optional to required
+    assert spoiled != good
+    (tmp_path / "good.parquet").write_bytes(good)
+    (tmp_path / "spoiled.parquet").write_bytes(spoiled)
+    ended = subprocess.run([sys.executable, "-c", READ, tmp_path], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout.split()) == (0, ["40", "40", "refused", "refused"]), ended.stderr
+
+
+READ = """
+import sys
+from pathlib import Path
+from inosgd.data.parquet import ParquetRows
+from inosgd.data.tables import read_table
+from inosgd.errors import InvalidArgumentError
+for name in ("good", "spoiled"):
+    path = Path(sys.argv[1]) / f"{name}.parquet"
+    for read in (lambda: len(read_table([path], {"epsilon": "x"})),
+                 lambda: next(ParquetRows.open([path], {"epsilon": "x"}).pieces())[1].num_rows):
+        try:
+            print(read())
+        except InvalidArgumentError:
+            print("refused")
+"""
 
 
 def test_a_ledger_whose_numbers_are_not_numbers_is_refused(tmp_path):

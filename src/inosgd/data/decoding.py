@@ -39,7 +39,7 @@ def decode(path: Path, reader: Any, columns: Sequence[str], groups: Sequence[int
         decoded before a file that holds more is refused.
     """
     chosen = range(reader.metadata.num_row_groups) if groups is None else groups
-    _refuse_above_limit(path, _claimed_bytes(reader.metadata, columns, chosen))
+    _refuse_above_limit(path, _claimed_bytes(reader, columns, chosen))
     schema = pa.schema([(name, plain_type(reader.schema_arrow.field(name).type)) for name in columns])
     pieces, taken = [], 0
     batches = reader.iter_batches(
@@ -52,15 +52,19 @@ def decode(path: Path, reader: Any, columns: Sequence[str], groups: Sequence[int
     return pa.Table.from_batches(pieces, schema)
 
 
-def _claimed_bytes(metadata: Any, columns: Sequence[str], groups: Sequence[int]) -> int:
-    """By the table of contents: the larger of what pages unpack to and what their values take."""
+def _claimed_bytes(reader: Any, columns: Sequence[str], groups: Sequence[int]) -> int:
+    """By the table of contents: the larger of what pages unpack to and what their values take.
+
+    A column is opened before its entry is asked for, and batches of 0 rows read nothing of it: where an entry
+    contradicts itself, Arrow raises when it opens the column, and ends the process when it is asked for the entry.
+    """
+    indices = [index for index, path in enumerate(reader.reader.column_paths) if path[0] in columns]
     total = 0
     for number in groups:
-        group = metadata.row_group(number)
-        for index in range(group.num_columns):
-            column = group.column(index)
-            if column.path_in_schema.split(".")[0] in columns:
-                total += max(column.total_uncompressed_size, BYTES_PER_VALUE * column.num_values)
+        list(reader.reader.iter_batches(0, [number], indices, use_threads=False))
+        group = reader.metadata.row_group(number)
+        for column in map(group.column, indices):
+            total += max(column.total_uncompressed_size, BYTES_PER_VALUE * column.num_values)
     return total
 
 
