@@ -286,6 +286,18 @@ def test_cheap_prices_are_noticed_even_if_the_chain_was_made_with_them(tmp_path,
         assert "a price is too low" in checked(receipt, book.head, tmp_path).stderr
 
 
+@pytest.mark.parametrize(("price", "good"), [(0, True), (-1, False)])
+def test_no_release_gives_anything_back(price, good, tmp_path, monkeypatch):
+    """A price below zero, within what roundings may take off, times many releases would hide all that was spent."""
+    honest = Charge.prices
+    monkeypatch.setattr(Charge, "prices", lambda self, orders: np.full_like(honest(self, orders), price))
+    with new_book(f"sqlite:///{tmp_path}/a.db") as book:
+        state = book.reserve("patients", NAMES, same_for_all(0.0, 4.0, 10**5))
+        book.commit(state.id, 10**5)
+        assert verify_book(book).good == good
+        assert (checked(receipt_of(book, "patients", "clinic"), book.head, tmp_path).returncode == 0) == good
+
+
 def test_an_old_copy_of_the_book_is_noticed_through_a_published_head(tmp_path):
     url, path = f"sqlite:///{tmp_path}/a.db", tmp_path / "a.db"
     with busy_book(url) as book:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -55,6 +56,27 @@ def test_a_real_training_is_charged_what_its_ledger_has(book):
     assert draw.state.committed == 10
     assert draw.finish().committed == 7 == state.ledger.steps
     assert verify_book(book).findings == []
+
+
+def test_a_training_whose_book_is_moved_replaced_or_deleted_takes_no_further_step(tmp_path):
+    """It would draw on a file that no owner sees any more; renamed back, the file is its book again."""
+    path, aside = tmp_path / "a.db", tmp_path / "aside.db"
+    with new_book(f"sqlite:///{path}", TABLE) as book:
+        plan = tiny_plan(book)
+        draw = Draw.reserve(book, "patients", plan, heeding=True, block=5)
+        draw.before(plan.at(0), Position(1, "0" * 64))
+        shutil.copy(path, tmp_path / "copy.db")
+        path.rename(aside)
+        for replacement in (None, tmp_path / "copy.db"):
+            if replacement is not None:
+                replacement.rename(path)
+            with pytest.raises(AccountError, match="moved, replaced or deleted while it was open"):
+                draw.before(plan.at(1), Position(2, "0" * 64))
+            with pytest.raises(AccountError, match="moved, replaced or deleted"), book.database.writing():
+                pass
+        aside.rename(path)
+        draw.before(plan.at(1), Position(2, "0" * 64))
+        assert draw.taken == 2
 
 
 def test_a_refused_release_is_not_recorded_and_changes_nothing(book):

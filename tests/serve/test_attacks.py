@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
 import os
 import shutil
@@ -9,23 +10,27 @@ import socket
 import sqlite3
 import threading
 import time
+from contextlib import nullcontext
 from urllib.parse import urlencode
 
 import pytest
+from markupsafe import escape
 from starlette.testclient import TestClient
 
 from inosgd.accounts.book import Accounts
 from inosgd.accounts.requests import waiting
 from inosgd.accounts.verification import verify_book
-from inosgd.errors import InvalidArgumentError, UnknownOwnerError
+from inosgd.errors import AccountError, InvalidArgumentError, UnknownOwnerError
 from inosgd.owners import OwnerTable
 from inosgd.serve import limits, server
 from inosgd.serve.app import MOST_FIELDS, MOST_NOTED, application
 from inosgd.serve.audit import lines
+from inosgd.serve.changes import Wish, account_of, do
 from inosgd.serve.limits import LARGEST_BODY, MOST_FAILURES, Attempts
 from inosgd.serve.links import digest, links, make_link, revoke, visitor_with
+from inosgd.serve.sessions import open_session, visitor_of
 from inosgd.serve.settings import Settings
-from tests.accounts.books import same_for_all
+from tests.accounts.books import new_book, same_for_all
 from tests.serve.running import served
 from tests.serve.visiting import Visit, form_of, plain
 
@@ -51,6 +56,59 @@ def test_wrong_revoked_and_cut_links_open_nothing(book, visit):
         revoke(book, "00000000")
     with pytest.raises(UnknownOwnerError):
         make_link(book, "patients", "nobody")
+
+
+@pytest.mark.parametrize("wish", [Wish("lower", 0.1), Wish("raise", 2.0), Wish("withdraw"), None])
+def test_what_was_on_its_way_when_the_link_was_revoked_is_not_done(book, wish):
+    """The visitor was let in before, and its turn to write comes after; None is its log-in. The control has a link."""
+    visitor, other = (visitor_with(book, make_link(book, "patients", "clinic")) for _ in range(2))
+    revoke(book, visitor.link)
+    for of in (visitor, other):
+        seen, before = account_of(book, of).seen, (book.head, len(waiting(book)), len(lines(book)))
+        with pytest.raises(AccountError, match="revoked") if of == visitor else nullcontext():
+            open_session(book, of) if wish is None else do(book, of, wish, seen)
+        assert (before == (book.head, len(waiting(book)), len(lines(book)))) == (of == visitor)
+
+
+@pytest.mark.parametrize("verdict", ["accept", "decline"])
+def test_a_model_owner_whose_link_was_revoked_answers_no_request(book, visit, verdict, monkeypatch):
+    visit("clinic").change("raise", 2)
+    token = make_link(book)
+    model, visitor, head = visit(None, token), visitor_with(book, token), book.head
+    form = form_of(model.get("/").text, "/request", verdict=verdict)
+    monkeypatch.setattr("inosgd.serve.app.visitor_of", lambda *_: visitor)  # as it was let in
+    for revoked in (True, False):
+        time = "2026-11-18" if revoked else None
+        book.database.rows("UPDATE links SET revoked = ? WHERE id = ?", [time, visitor.link])
+        assert model.post("/request", form).status_code == (409 if revoked else 303)
+        assert (len(waiting(book)) == 1) == revoked
+    assert (book.head == head) == (verdict == "decline")
+
+
+def test_a_request_that_came_in_between_is_not_taken_back(book, monkeypatch):
+    """By another process: a lowering takes back the request that its consequence was shown with, and no later one."""
+    visitor = visitor_with(book, make_link(book, "patients", "clinic"))
+    seen, set_budgets = account_of(book, visitor).seen, book.set_budgets
+
+    def overtaken(*args, **kwargs):
+        do(book, visitor, Wish("raise", 2.0), seen)
+        return set_budgets(*args, **kwargs)
+
+    monkeypatch.setattr(book, "set_budgets", overtaken)
+    with pytest.raises(AccountError, match="changed since you saw this"):
+        do(book, visitor, Wish("lower", 0.1), seen)
+    assert [each.budget.epsilon for each in waiting(book)] == [2.0]
+    assert account_of(book, visitor).standing.entry == 0
+
+
+def test_a_clock_that_is_set_back_prolongs_no_session(tmp_path):
+    now = noon = datetime.datetime(2026, 11, 18, 12, tzinfo=datetime.UTC)
+    with new_book(f"sqlite:///{tmp_path}/a.db", clock=lambda: now) as book:
+        visitor = visitor_with(book, make_link(book, "patients", "clinic"))
+        session = open_session(book, visitor)
+        for minutes, there in ((0, True), (119, True), (121, False), (-0.5, True), (-2, False), (-60 * 24, False)):
+            now = noon + datetime.timedelta(minutes=minutes)
+            assert (visitor_of(book, session) == visitor) == there, minutes
 
 
 def test_secrets_are_nowhere_in_the_book(book, tmp_path, visit):
@@ -160,6 +218,7 @@ def test_markup_in_names_is_text(tmp_path):
             assert "<img" not in page.text
             assert "<b>" not in page.text
             assert "49" not in page.text.replace("&#34;", "").split("csrf")[0]
+        assert f"<bdi>{escape(EVIL)}</bdi>" in model.get("/").text  # no name turns the text beside it around
         assert EVIL in plain(model.get("/").text) or "alert(" in plain(model.get("/").text)
 
 
@@ -199,7 +258,34 @@ def test_other_machines_need_a_proxy(host):
     assert Settings("sqlite:///a.db", host, public="https://a.example").secure
 
 
-@pytest.mark.parametrize("public", ["http://a.example", "a.example", "https://", "https://a.example/page"])
+@pytest.mark.parametrize(
+    ("public", "host"),
+    [
+        ("https://Budgets.Example.org/", "budgets.example.org"),
+        ("https://budgets.example.org:443", "budgets.example.org"),
+        ("https://budgets.example.org:8443", "budgets.example.org:8443"),
+        ("https://bücher.example", "xn--bcher-kva.example"),
+        ("https://[::1]", "[::1]"),
+    ],
+)
+def test_the_address_of_a_proxy_is_taken_as_browsers_say_it(public, host):
+    settings = Settings("sqlite:///a.db", public=public)
+    assert (settings.hosts, settings.origin) == ({host}, f"https://{host}")
+
+
+@pytest.mark.parametrize(
+    "public",
+    [
+        "http://a.example",
+        "a.example",
+        "https://",
+        "https://a.example/page",
+        "https://a.example#x",
+        "https://u@a.example",
+        "https://a..example",
+        "https://a.example:99999",
+    ],
+)
 def test_a_proxy_needs_tls(public):
     with pytest.raises(InvalidArgumentError, match="behind_proxy"):
         Settings("sqlite:///a.db", public=public)

@@ -84,7 +84,7 @@ def _main(receipt: Any, head: str) -> None:
                 _need(declared == (body["steps"], own["mechanisms"]), f"{what} is not what was declared")
             exact = [0.0] * len(own["prices"]) if part else prices(body, own["mechanisms"], order)
             for said, price in zip(own["prices"], exact, strict=True):
-                _need(said * 1e-12 >= price * (1 - 1e-6) - 1e-11, f"{what}: a price is too low")
+                _need(said * 1e-12 >= max(price * (1 - 1e-6) - 1e-11, 0), f"{what}: a price is too low")
             pairs = zip(own["prices"], body["releases"], strict=True)
             reserved[body["reservation"]] = [price for price, count in pairs for _ in range(count)], 0
         elif kind in ("committed", "settled"):
@@ -93,7 +93,7 @@ def _main(receipt: Any, head: str) -> None:
             fits = before < taken <= len(each) and (spent * 1e-12 <= room or not any(each))
             _need(0 <= taken <= before if kind == "settled" else fits, f"{what}: more is charged than is allowed")
     _need(f"{number}:{previous}" == head, "it does not end at the published head: forged, or an old one")
-    print(f"valid: {owner} was charged {spent * 1e-12:.6g} of {max(room, 0):.6g} at order {order}{but}")
+    print(f"valid: {owner} was charged {spent * 1e-12:.6g} of {max(room, 0):.6g} (epsilon {epsilon:g}){but}")
 
 
 if __name__ == "__main__":

@@ -5,11 +5,13 @@ because every entry follows the last one.
 
 Guarantee:
     When `Database.writing` ends, everything inside is on disk: SQLite has a write-ahead log and ``synchronous = FULL``,
-    PostgreSQL ``synchronous_commit = on``. When it raises, or the process dies, nothing of it has happened.
+    PostgreSQL ``synchronous_commit = on``. When it raises, or the process dies, nothing of it has happened. A file that
+    is not where it was opened any more is neither read nor written: others would see nothing of it.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from inosgd._extras import needs
-from inosgd.errors import InosgdError, InvalidArgumentError
+from inosgd.errors import AccountError, InosgdError, InvalidArgumentError
 
 if TYPE_CHECKING:
     import psycopg
@@ -64,7 +66,8 @@ class SqliteDatabase:
             raise InvalidArgumentError(f"url={SQLITE}{path}: there is no book; make one with `inosgd account create`")
         if create:
             path.touch(mode=0o600)
-        self._connection = sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+        self._path, self._connection = path.absolute(), sqlite3.connect(path, timeout=PATIENCE, isolation_level=None)
+        self._file = self._path.stat()
         try:
             if create:
                 self._connection.execute("PRAGMA journal_mode = WAL")
@@ -76,6 +79,7 @@ class SqliteDatabase:
 
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows that a statement gives."""
+        self._check_in_place()
         return self._connection.execute(statement, values).fetchall()
 
     def fill(self, table: str, rows: Sequence[Sequence[Any]]) -> None:
@@ -86,6 +90,7 @@ class SqliteDatabase:
     @contextmanager
     def writing(self) -> Iterator[None]:
         """Hold the lock of the file."""
+        self._check_in_place()
         self._connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -116,6 +121,18 @@ class SqliteDatabase:
     def close(self) -> None:
         """End the connection."""
         self._connection.close()
+
+    def _check_in_place(self) -> None:
+        """Raise if another file, or none, has the name under which this one was opened."""
+        try:
+            same = os.path.samestat(self._path.stat(), self._file)
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise AccountError(
+                f"url={SQLITE}{self._path}: the book was moved, replaced or deleted while it was open; put the newest "
+                "one there and start again, with `inosgd resume` for a training"
+            )
 
 
 class PostgresDatabase:

@@ -284,12 +284,12 @@ class _Replay:
             )
 
     def _check_prices(self, entry: Entry, collection: Collection, charge: Charge, prices: IntArray) -> None:
-        """Every price against dp-accounting's figure; a lower one is wrong."""
+        """Every price against dp-accounting's figure; a lower one is wrong, and so is one below zero."""
         for row in range(len(prices)):
             order = int(collection.orders[row])
             for column in range(prices.shape[1]):
                 exact = self._reference(charge, row, column, order)
-                if not prices[row, column] * UNIT >= exact * (1 - RELATIVE) - ABSOLUTE:
+                if not prices[row, column] * UNIT >= max(exact * (1 - RELATIVE) - ABSOLUTE, 0.0):
                     self.report.findings.append(
                         f"entry {entry.number}: a release costs class {row} of collection {collection.name!r} "
                         f"{prices[row, column] * UNIT:g}, and {exact:g} by dp-accounting at order {order}"

@@ -26,7 +26,7 @@ from inosgd.plan_config import VARIANTS
 from inosgd.serve.audit import note
 from inosgd.serve.changes import Wish, consequence, do
 from inosgd.serve.limits import Attempts, Guard
-from inosgd.serve.links import Visitor, visitor_with
+from inosgd.serve.links import Visitor, note_of, visitor_with
 from inosgd.serve.model_view import model_view, plan_view
 from inosgd.serve.owner_view import owner_view
 from inosgd.serve.pages import STATIC, render, static
@@ -299,12 +299,12 @@ def _answer_request(book: Accounts, visitor: Visitor, asked: Asked) -> Answer:
         raise AccountError("this request does not wait any more. Nothing was changed now")
     collection = book.collection_numbered(found.collection).name
     if verdict == "accept":
-        also = partial(note, book, visitor.link, "accepted a request")
+        also = partial(note_of, book, visitor, "accepted a request")
         accept(book, collection, found, int(seen), f"link {visitor.link}", also)
     else:
         with book.database.writing():
             decline(book, found)
-            note(book, visitor.link, "declined a request")
+            note_of(book, visitor, "declined a request")
     return _go("/")
 
 

@@ -20,8 +20,7 @@ from inosgd.accounts.requests import ask, take_back, waiting
 from inosgd.accounts.standings import OPEN, PAUSED, WITHDRAWN, Standing
 from inosgd.errors import AccountError, InvalidArgumentError
 from inosgd.owners import Budget
-from inosgd.serve.audit import note
-from inosgd.serve.links import Visitor
+from inosgd.serve.links import Visitor, note_of
 from inosgd.serve.odds import best_of_100
 from inosgd.serve.trainings import Seen, ledger_of, seen, spent_by
 from inosgd.shown import rounded_up
@@ -149,20 +148,21 @@ def do(book: Accounts, visitor: Visitor, wish: Wish, seen: str) -> int | None:
                 ask(book, collection.number, owner, after.budget)
             else:
                 take_back(book, collection.number, owner)
-            note(book, visitor.link, f"asked to {wish.action}")
+            note_of(book, visitor, f"asked to {wish.action}")
         return None
     _check_same(account.seen, seen)
 
     def also(entry: int) -> None:
+        _check_same(account_of(book, visitor).request, account.request)
         take_back(book, collection.number, owner)
-        note(book, visitor.link, wish.action, entry)
+        note_of(book, visitor, wish.action, entry)
 
     last = int(seen.partition(".")[0])
     by, state = f"link {visitor.link}", after.state
     return book.set_budgets(collection.name, {owner: after.budget}, state=state, seen=last, by=by, also=also)
 
 
-def _check_same(now: str, then: str) -> None:
+def _check_same(now: object, then: object) -> None:
     if now != then:
         raise AccountError("your account was changed since you saw this; look again. Nothing was changed now")
 

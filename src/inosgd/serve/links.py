@@ -2,7 +2,8 @@
 
 Guarantee:
     The book holds the SHA-256 of a secret and never the secret. Comparing takes the same time whether the identifier
-    is unknown, revoked or right. A revoked link opens nothing, and its sessions end with it.
+    is unknown, revoked or right. A revoked link opens nothing, and its sessions end with it; a change that is on its
+    way when its link is revoked is made before that or not at all.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 
 from inosgd import _validate
 from inosgd.accounts.book import Accounts
-from inosgd.errors import InvalidArgumentError
+from inosgd.errors import AccountError, InvalidArgumentError
 from inosgd.owners import EXAMPLE
 from inosgd.serve.audit import note
 from inosgd.units import parts_of
@@ -82,6 +83,13 @@ def visitor_with(book: Accounts, token: str) -> Visitor | None:
     kept = bytes(found[0][3]) if found else _NOBODY
     same = hmac.compare_digest(digest(secret), kept)
     return Visitor(*found[0][:3]) if same and found else None
+
+
+def note_of(book: Accounts, visitor: Visitor, action: str, entry: int | None = None) -> None:
+    """Note what a visitor does, in the transaction that does it; refused if its link was revoked meanwhile."""
+    if book.database.rows("SELECT id FROM links WHERE id = ? AND revoked IS NOT NULL", [visitor.link]):
+        raise AccountError("your link was revoked. Nothing was changed now")
+    note(book, visitor.link, action, entry)
 
 
 def links(book: Accounts) -> list[Link]:

@@ -10,9 +10,9 @@ import datetime
 import hmac
 import secrets
 
-from inosgd.accounts.book import Accounts
+from inosgd.accounts.book import LARGEST_LAG, Accounts
 from inosgd.serve.audit import note
-from inosgd.serve.links import Visitor, digest
+from inosgd.serve.links import Visitor, digest, note_of
 
 LIFETIME = datetime.timedelta(hours=2)
 """A session ends so long after its log-in."""
@@ -33,19 +33,26 @@ def open_session(book: Accounts, visitor: Visitor) -> str:
         database.rows("INSERT INTO sessions VALUES (?, ?, ?)", [digest(token), visitor.link, ends])
         used = now.isoformat(timespec="seconds")
         database.rows("UPDATE links SET used = ? WHERE id = ?", [used, visitor.link])
-        note(book, visitor.link, "log-in")
+        note_of(book, visitor, "log-in")
     return token
 
 
 def visitor_of(book: Accounts, token: str | None) -> Visitor | None:
-    """Who has logged in with this token; None if the session has ended or its link was revoked."""
+    """Who has logged in with this token; None if the session has ended or its link was revoked.
+
+    A session that would end later than one that begins now is over too: the clock was set back.
+    """
     if not token:
         return None
     statement = (
         "SELECT links.id, links.collection, links.owner FROM sessions JOIN links ON links.id = sessions.link "
-        "WHERE sessions.digest = ? AND sessions.ends > ? AND links.revoked IS NULL"
+        "WHERE sessions.digest = ? AND sessions.ends > ? AND sessions.ends < ? AND links.revoked IS NULL"
     )
-    found = book.database.rows(statement, [digest(token), book.now().isoformat(timespec="microseconds")])
+    now = book.now()
+    latest = now + LIFETIME + datetime.timedelta(seconds=LARGEST_LAG)
+    found = book.database.rows(
+        statement, [digest(token), *(time.isoformat(timespec="microseconds") for time in (now, latest))]
+    )
     return Visitor(*found[0]) if found else None
 
 

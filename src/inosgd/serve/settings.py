@@ -29,8 +29,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.public is not None:
-            parts = urlsplit(self.public)
-            if parts.scheme != "https" or not parts.hostname or parts.path not in ("", "/") or parts.query:
+            if not _is_public(self.public):
                 raise InvalidArgumentError(
                     f"behind_proxy={self.public!r}: give the address that owners use, such as https://budgets.example.org"
                 )
@@ -44,7 +43,10 @@ class Settings:
     def origin(self) -> str:
         """Where pages come from, as browsers say it."""
         if self.public is not None:
-            return f"https://{urlsplit(self.public).netloc}"
+            parts = urlsplit(self.public)
+            host = str(parts.hostname).encode("idna").decode()
+            named = f"[{host}]" if ":" in host else host
+            return f"https://{named}" if parts.port in (None, 443) else f"https://{named}:{parts.port}"
         return f"http://{f'[{self.host}]' if ':' in self.host else self.host}:{self.port}"
 
     @property
@@ -57,6 +59,16 @@ class Settings:
         """What requests may name as their host; any other is a page of somebody else that points here."""
         own = urlsplit(self.origin).netloc
         return frozenset([own] if self.secure else [own, f"localhost:{self.port}"])
+
+
+def _is_public(address: str) -> bool:
+    """Whether an address is https:// with a host and perhaps a port, and nothing else."""
+    try:
+        parts = urlsplit(address)
+        rest = (parts.username, parts.query, parts.fragment, parts.path.removesuffix("/"), parts.port == 0)
+        return parts.scheme == "https" and bool(str(parts.hostname or "").encode("idna")) and not any(rest)
+    except ValueError:
+        return False
 
 
 def _is_loopback(host: str) -> bool:
