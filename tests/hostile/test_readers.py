@@ -132,6 +132,16 @@ for name in ("good", "spoiled"):
 """
 
 
+@pytest.mark.parametrize(
+    "name", ["9" * 400 + ".csv", "a/" * 3000 + "x.csv", "closed/x.csv", "a\\u0000.csv", "none.csv"]
+)
+def test_a_study_whose_data_cannot_be_looked_for_is_refused(name, tmp_path):
+    (tmp_path / "closed").symlink_to("closed")
+    with pytest.raises(InvalidArgumentError, match=r"correct (it|the path)") as refused:
+        READERS["study"].on(READERS["study"].good().replace(b'"cases.csv"', f'"{name}"'.encode()), tmp_path)
+    assert len(str(refused.value)) < 1000
+
+
 def test_a_ledger_whose_numbers_are_not_numbers_is_refused(tmp_path):
     good = READERS["ledger"].good()
     for strange in (b"Infinity", b"NaN", b"1e999", b'"1"', b"[" * 5000):

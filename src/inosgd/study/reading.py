@@ -20,6 +20,9 @@ from inosgd.study.schema import StudySchema
 LARGEST_FILE = 16 * 2**20
 KINDS = ("table", "images", "npz", "npy")
 MOST_LEVELS = 32
+MOST_SHOWN = 100
+"""So many characters of a path stand in a message."""
+
 _WITHIN_A_KEY = re.compile(r"[^=\[\]{},#\n]+")
 
 
@@ -40,8 +43,19 @@ class StudyFile:
     schema: StudySchema
 
     def locate(self, name: str) -> Path:
-        """A path of the file, seen from the file's folder."""
-        return self.folder / name
+        """A path of the file, seen from the file's folder.
+
+        Raises:
+            InvalidArgumentError: If nothing can be found there, because it is too long or leads through closed folders.
+        """
+        path = self.folder / name
+        try:
+            path.exists()
+        except OSError as error:
+            shown = name if len(name) <= MOST_SHOWN else f"{name[:MOST_SHOWN]}..."
+            reason = str(error.strerror).lower()
+            raise InvalidArgumentError(f"{self.path}: {shown!r} cannot be looked for ({reason}); correct it") from None
+        return path
 
     def error(self, key: str, value: Any, fix: str) -> StudyFileError:
         """The error for one key, to be raised by the caller."""
