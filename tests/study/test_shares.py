@@ -14,9 +14,12 @@ from inosgd.analysis.task import regression
 from inosgd.compare.entrant import Entrant
 from inosgd.compare.training import train_once
 from inosgd.errors import InfeasibleError, InvalidArgumentError
+from inosgd.ledger.records import read_chain
 from inosgd.method import INO_SGD_FAIR
 from inosgd.models.saved import CARD
+from inosgd.owners import Budget
 from inosgd.runs.folder import RunFolder
+from inosgd.runs.progression import Changes, carry_out, propose
 from inosgd.study.built_in import STUDIES
 from inosgd.study.problems import StudyFileError
 from inosgd.study.reading import read_study
@@ -86,6 +89,36 @@ def test_counted_classes_are_charged_once_and_a_resumed_run_ends_with_the_same_b
         assert sum(record.get("kind", record.get("body", {}).get("kind")) == "count" for record in records) == 1
         weights.append((outcome.model / "model.safetensors").read_bytes())
     assert weights[0] == weights[1]
+
+
+def test_what_was_counted_decides_on_the_loss_and_on_nothing_that_is_charged_for(tmp_path):
+    """Nor on the plan that follows a change of budgets: privacy-loss distributions compose what was fixed before."""
+    found = []
+    for name, ill in (("as it is", "yes"), ("other classes", "no")):
+        folder = tmp_path / name
+        folder.mkdir()
+        changes = (COUNTED, ('method = "idp-sgd"\nvariant = "scale"\n', 'method = "auto"\n'))
+        study = written_study(folder, *changes, data=many_rows().replace("yes,hospital_a", f"{ill},hospital_a"))
+        study = dataclasses.replace(study, config=dataclasses.replace(study.config, seed=5))
+        prepared = prepare(study)
+        run = create_run(folder / "run", prepared)
+        with run.lock() as locked:
+            state = begin_training(locked, prepared)
+            fit(prepared.trainer, state, steps=4)
+            locked.write_checkpoint(state)
+            state.ledger.close()
+            carry_out(locked, propose(run, Changes({"hospital_a": Budget(epsilon=0.8, delta=1e-5)}), verify=False))
+            prepared = prepare_again(run, study)
+            state = resume_training(locked, prepared).state
+            fit(prepared.trainer, state)
+            state.ledger.close()
+        charged = [body for body in read_chain(run.ledger_path).bodies if body["kind"] in ("count", "terms", "step")]
+        plans = [path.read_bytes() for path in sorted((folder / "run" / "plans").iterdir())]
+        found.append((plans, charged, state.shares))
+    (plans, charged, shares), others = found[0], found[1]
+    assert (len(plans), charged[0]["kind"], [body["kind"] for body in charged].count("step")) == (2, "count", 12)
+    assert (plans, charged) == others[:2]
+    assert abs(shares.rows_for(OWNERS) - others[2].rows_for(OWNERS)).max() > 0.2  # the control: the counts do differ
 
 
 @pytest.mark.parametrize(
