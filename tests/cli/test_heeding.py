@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,37 @@ def checked() -> dict[str, float]:
         collection = book.collection("cases")
         members, names = book.members(collection), book.names(collection)
         return {name: collection.spent[c] / max(collection.rooms[c], 1) for name, c in zip(names, members, strict=True)}
+
+
+@pytest.mark.parametrize("way", ["moved", "by another name", "copied"])
+def test_a_run_that_goes_on_at_another_place_heeds_and_gives_back(train, inosgd, tmp_path, way):
+    """A copy, whose original is where it was, does not: what that has reserved is not the copy's."""
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    out = f"../{tmp_path.name}/run" if way == "by another name" else "run"
+    assert train({6: interrupt}, ("train", "study.toml", "--out", out, "--every", 4)).code != 0
+    change("hospital_b", 2.0, "paused")
+    if way != "by another name":
+        (shutil.move if way == "moved" else shutil.copytree)("run", "elsewhere")
+    name = "run" if way == "by another name" else "elsewhere"
+    done = inosgd("resume", name, "--no-report")
+    if way == "copied":
+        assert (done.code, "hospital_b" in done.err) == (2, True)
+        name = "run"
+        done = inosgd("resume", name, "--no-report")
+    assert done.code == 0, done.err
+    bodies = read_chain(RunFolder.open(Path(name)).ledger_path).bodies
+    assert [body["account"]["entry"] for body in bodies if body["kind"] == "change"] == [last_entry("budgets")]
+    with Accounts.open(URL) as book:
+        assert verify_book(book).findings == []
+        assert book.reservations(only_open=True) == []
+
+
+def last_entry(kind: str) -> int:
+    with Accounts.open(URL) as book:
+        return book.entries(kind=kind)[-1].number
 
 
 def test_a_lowered_budget_is_obeyed_at_the_next_step(train):

@@ -19,6 +19,7 @@ would allow it: `inosgd.accounts.heeding` says what follows.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from inosgd.accounts.charge import Charge
 from inosgd.errors import AccountError, AccountExceededError, BudgetsChangedError, InosgdError
 from inosgd.files import sha256
 from inosgd.ledger.ledger import Ledger
-from inosgd.ledger.records import Position, check_position, read_chain
+from inosgd.ledger.records import Chain, Position, check_position, read_chain
 from inosgd.plan import Phase, Plan, Terms
 from inosgd.runs.folder import RunFolder
 
@@ -242,15 +243,41 @@ def recorded_of(book: Accounts, state: Reservation, run: RunFolder) -> int:
 
 def check_charged(book: Accounts, run: RunFolder) -> None:
     """Raise if a run that has drawn on a book has releases in its ledger that the book has not committed."""
+    if not run.description().get("account"):
+        return
     chain, covered = read_chain(run.ledger_path), 0
-    for entry in book.entries(kind="committed") if run.description().get("account") else []:
-        records, digest = entry.fields["ledger"] or (0, "")
-        if 0 < records <= len(chain.hashes) and chain.hashes[records - 1] == digest:
-            begun = book.reservation(entry.fields["reservation"]).begun
-            covered = max(covered, begun + entry.fields["releases"])
-    if run.description().get("account") and releases_in(chain.bodies) > covered:
+    for identifier, releases in _commitments(book, chain):
+        covered = max(covered, book.reservation(identifier).begun + releases)
+    if releases_in(chain.bodies) > covered:
         raise AccountError(
             f"run {str(run.path)!r} has {releases_in(chain.bodies)} releases in its ledger, and the book has committed "
             f"{covered} of them: an old copy of the book was restored, or the run went on without it. Put the newest "
             "book back"
         )
+
+
+def follow(book: Accounts, run: RunFolder) -> None:
+    """Give the reservations that a run has drawn on its present place: it was moved, or goes by another name.
+
+    Not those whose run is where it was: this one is a copy of it.
+    """
+    own, here = {identifier for identifier, _ in _commitments(book, read_chain(run.ledger_path))}, str(run.path)
+    for state in book.reservations():
+        if state.id in own and state.run not in (None, here) and not _is_elsewhere(str(state.run), here):
+            with book.database.writing():
+                book.database.rows("UPDATE reservations SET run = ? WHERE id = ?", [here, state.id])
+
+
+def _is_elsewhere(there: str, here: str) -> bool:
+    """Whether there is something at the one place, and it is not what is at the other."""
+    return os.path.exists(there) and not os.path.samefile(there, here)
+
+
+def _commitments(book: Accounts, chain: Chain) -> list[tuple[str, int]]:
+    """The commitments that a ledger has gone through: of which reservation, and how many releases in all."""
+    found = []
+    for entry in book.entries(kind="committed"):
+        records, digest = entry.fields["ledger"] or (0, "")
+        if 0 < records <= len(chain.hashes) and chain.hashes[records - 1] == digest:
+            found.append((entry.fields["reservation"], entry.fields["releases"]))
+    return found

@@ -20,7 +20,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from inosgd.accounts.book import Accounts
-from inosgd.accounts.draws import Draw, check_charged, recorded_of, releases_in, remaining
+from inosgd.accounts.draws import Draw, check_charged, follow, recorded_of, releases_in, remaining
 from inosgd.accounts.heeding import News, heeded_until, news_for
 from inosgd.errors import AccountError, InvalidArgumentError
 from inosgd.files import sha256
@@ -120,8 +120,7 @@ def draw_again(run: RunFolder, study: Study, plan: Plan) -> Draw | None:
     history, chain = run.read_ledger().history, read_chain(run.ledger_path)
     standing = history.steps + (history.count is not None)
     total, digest = sum(phase.steps for phase in plan.charges), sha256(plan.to_json().encode())
-    with _closed_on_error(open_book(study)) as book:
-        _refuse_another(run, study, book)
+    with _closed_on_error(_book_of_run(study, run)) as book:
         check_charged(book, run)
         for state in book.reservations(only_open=True):
             if state.run != str(run.path):
@@ -147,7 +146,7 @@ def rooms_of_run(study: Study, run: RunFolder) -> Callable[[OwnerTable], Rooms] 
         return None
 
     def rooms(table: OwnerTable) -> Rooms:
-        with open_book(study) as book:
+        with _book_of_run(study, run) as book:
             return book.left_to_run(account.collection, table, run.path, share=account.share)
 
     return rooms
@@ -173,8 +172,7 @@ def heed(run: LockedRun, study: Study, *, anew: bool = False) -> Proposal | None
     """
     if account_of(study) is None:
         return None
-    with open_book(study) as book:
-        _refuse_another(run, study, book)
+    with _book_of_run(study, run) as book:
         news, identifier = news_for(book, run), book.id
         if news is None and anew:
             news = News(Changes(), heeded_until(book, run) or 0)
@@ -227,6 +225,14 @@ def _refuse_forgotten(run: RunFolder) -> None:
         raise AccountError(
             f"run {str(run.path)!r} draws on an account, and its study names none any more; put the account back"
         )
+
+
+def _book_of_run(study: Study, run: RunFolder) -> Accounts:
+    """The book that a run draws on, which knows it by its present place; refused if it is another book."""
+    with _closed_on_error(open_book(study)) as book:
+        _refuse_another(run, study, book)
+        follow(book, run)
+        return book
 
 
 def _refuse_another(run: RunFolder, study: Study, book: Accounts) -> None:
