@@ -26,7 +26,7 @@ from inosgd.serve import limits, server
 from inosgd.serve.app import MOST_FIELDS, MOST_NOTED, application
 from inosgd.serve.audit import lines
 from inosgd.serve.changes import Wish, account_of, do
-from inosgd.serve.limits import LARGEST_BODY, MOST_FAILURES, Attempts
+from inosgd.serve.limits import LARGEST_BODY, MOST_CHANGES, MOST_FAILURES, Attempts
 from inosgd.serve.links import digest, links, make_link, revoke, visitor_with
 from inosgd.serve.sessions import open_session, visitor_of
 from inosgd.serve.settings import Settings
@@ -394,15 +394,27 @@ def test_the_smallest_budget_a_pause_and_a_withdrawal_follow_each_other(book, vi
 def test_attempts_are_forgotten_after_a_while_and_addresses_are_not_kept_for_ever():
     attempts = Attempts(2, 0.05, addresses=3)
     for _ in range(2):
-        attempts.failed("a")
+        attempts.done("a")
     assert not attempts.allowed("a")
     assert attempts.allowed("b")
     time.sleep(0.06)
     assert attempts.allowed("a")
     for number in range(10):
-        attempts.failed(str(number))
-    assert len(attempts._failed) == 3
+        attempts.done(str(number))
+    assert len(attempts._done) == 3
     assert MOST_NOTED < 1000
+
+
+def test_an_owner_that_changes_its_budget_again_and_again_has_to_wait_unless_it_stops(book, visit):
+    """Each change is an entry for ever and a new plan for each training. Another owner, and stopping, do not wait."""
+    owner = visit("clinic")
+    codes = [owner.change("lower", 0.5 - number / 1000).status_code for number in range(1, MOST_CHANGES + 2)]
+    assert codes == [303] * MOST_CHANGES + [429]
+    assert owner.change("raise", 5).status_code == 429
+    assert visit("hospital").change("lower", 0.9).status_code == 303
+    assert visit("clinic").change("pause").status_code == 303
+    assert owner.change("resume").status_code == 429
+    assert owner.change("withdraw").status_code == 303
 
 
 def test_logs_hold_no_name_and_no_secret(visit, book, tmp_path, caplog, monkeypatch):

@@ -24,8 +24,8 @@ from inosgd.accounts.requests import accept, decline, waiting
 from inosgd.errors import AccountError, InfeasibleError, InosgdError, InvalidArgumentError
 from inosgd.plan_config import VARIANTS
 from inosgd.serve.audit import note
-from inosgd.serve.changes import Wish, consequence, do
-from inosgd.serve.limits import Attempts, Guard
+from inosgd.serve.changes import PAUSE, WITHDRAW, Wish, consequence, do
+from inosgd.serve.limits import MOST_CHANGES, Attempts, Guard
 from inosgd.serve.links import Visitor, note_of, visitor_with
 from inosgd.serve.model_view import model_view, plan_view
 from inosgd.serve.owner_view import owner_view
@@ -95,7 +95,7 @@ def application(settings: Settings) -> Any:
         ("/enter", "POST", site.outside(site.log_in)),
         ("/leave", "POST", site.inside(_leave)),
         ("/change", "GET", owner(_consequence)),
-        ("/change", "POST", owner(_do)),
+        ("/change", "POST", owner(site.change)),
         ("/done", "GET", owner(_done)),
         ("/receipt.json", "GET", owner(_receipt)),
         ("/check_receipt.py", "GET", owner(_script)),
@@ -115,7 +115,7 @@ class _Site:
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self._turn = settings, threading.Lock()
-        self.attempts, self._noted = Attempts(), Attempts(MOST_NOTED)
+        self.attempts, self._noted, self._changes = Attempts(), Attempts(MOST_NOTED), Attempts(MOST_CHANGES)
         self._cookie = "__Host-session" if settings.secure else "session"
 
     def for_owner(self, page: Page) -> Any:
@@ -217,13 +217,24 @@ class _Site:
             raise Stopped(429, "Too many attempts", "Wait a few minutes, then open your link again.")
         visitor = visitor_with(book, asked.form.get("token", ""))
         if visitor is None:
-            self.attempts.failed(asked.address)
+            self.attempts.done(asked.address)
             if self._noted.allowed(""):  # so that no stranger fills the book
-                self._noted.failed("")
+                self._noted.done("")
                 with book.database.writing():
                     note(book, None, "refused log-in")
             raise Stopped(403, "This link opens nothing", "It is not complete, or was revoked. Ask for a new one.")
         return Answer(status=303, headers={"location": "/"}, session=open_session(book, visitor))
+
+    def change(self, book: Accounts, visitor: Visitor, asked: Asked) -> Answer:
+        """Do what an owner has confirmed; not again and again, as each change is kept and makes trainings plan anew."""
+        wish, seen = Wish.read(asked.form.get("action", ""), asked.form.get("epsilon", "")), asked.form.get("seen", "")
+        _check_form(asked, "change", wish.action, wish.text, seen)
+        owner = f"{visitor.collection} {visitor.owner}"
+        if wish.action not in (PAUSE, WITHDRAW) and not self._changes.allowed(owner):
+            raise Stopped(429, "Too many changes", "Nothing was changed. Wait a few minutes, or pause or withdraw now.")
+        entry = do(book, visitor, wish, seen)
+        self._changes.done(owner)
+        return _go("/done?request" if entry is None else f"/done?entry={entry}")
 
 
 def _only(page: Page, *, model_owner: bool) -> Page:
@@ -264,13 +275,6 @@ def _consequence(book: Accounts, visitor: Visitor, asked: Asked) -> Answer:
     token = form_token(str(asked.session), "change", wish.action, wish.text, found.seen)
     leave = form_token(str(asked.session), "leave")
     return _page("consequence", found=found, wish=wish, token=token, leave=leave)
-
-
-def _do(book: Accounts, visitor: Visitor, asked: Asked) -> Answer:
-    wish, seen = Wish.read(asked.form.get("action", ""), asked.form.get("epsilon", "")), asked.form.get("seen", "")
-    _check_form(asked, "change", wish.action, wish.text, seen)
-    entry = do(book, visitor, wish, seen)
-    return _go("/done?request" if entry is None else f"/done?entry={entry}")
 
 
 def _done(book: Accounts, visitor: Visitor, asked: Asked) -> Answer:

@@ -27,6 +27,9 @@ SECONDS_TO_SEND = 10.0
 MOST_FAILURES, PERIOD = 10, 300.0
 """After so many wrong secrets from one address within so many seconds, it has to wait."""
 
+MOST_CHANGES = 20
+"""After so many changes within that time an owner has to wait, but for pausing and withdrawing."""
+
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'"
@@ -121,26 +124,26 @@ def _header(scope: MutableMapping[str, Any], name: bytes) -> str | None:
 
 
 class Attempts:
-    """How often secrets were wrong lately, by address; in memory, of the addresses that failed last."""
+    """How often something was done lately, by address or by owner; in memory, of those that did it last."""
 
     def __init__(self, most: int = MOST_FAILURES, period: float = PERIOD, addresses: int = 10_000) -> None:
         self._most, self._period, self._addresses = most, period, addresses
-        self._failed: OrderedDict[str, list[float]] = OrderedDict()
+        self._done: OrderedDict[str, list[float]] = OrderedDict()
         self._lock = threading.Lock()
 
     def allowed(self, address: str) -> bool:
-        """Whether the address may try now."""
+        """Whether the address may do it now."""
         with self._lock:
             return len(self._recent(address)) < self._most
 
-    def failed(self, address: str) -> None:
-        """The address gave a wrong secret."""
+    def done(self, address: str) -> None:
+        """The address did it."""
         with self._lock:
-            self._failed[address] = [*self._recent(address), time.monotonic()]
-            self._failed.move_to_end(address)
-            while len(self._failed) > self._addresses:
-                self._failed.popitem(last=False)
+            self._done[address] = [*self._recent(address), time.monotonic()]
+            self._done.move_to_end(address)
+            while len(self._done) > self._addresses:
+                self._done.popitem(last=False)
 
     def _recent(self, address: str) -> list[float]:
         since = time.monotonic() - self._period
-        return [when for when in self._failed.get(address, []) if when > since]
+        return [when for when in self._done.get(address, []) if when > since]
