@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -284,6 +285,26 @@ def test_cheap_prices_are_noticed_even_if_the_chain_was_made_with_them(tmp_path,
         assert any("by dp-accounting" in finding for finding in verify_book(book).findings)
         receipt = receipt_of(book, "patients", "clinic")
         assert "a price is too low" in checked(receipt, book.head, tmp_path).stderr
+
+
+@pytest.mark.parametrize("case", ["honest", "another's class", "brought back"])
+def test_no_entry_moves_an_owner_to_what_another_has_left_or_brings_it_back(case, tmp_path):
+    """Written with its tables and hashes, as a party that may write to the database would."""
+    with new_book(f"sqlite:///{tmp_path}/a.db") as book:
+        book.set_budgets("patients", {"clinic": Budget(epsilon=0.4, delta=1e-5)}, state="withdrawn")
+        collection = book.collection("patients")
+        members, budgets = book.members(collection), np.column_stack([collection.epsilons, collection.deltas])
+        if case == "another's class":
+            members = members[[0, 2, 1]]
+        if case == "brought back":
+            budgets[members[0], 0] = 0.4
+        arrays = {"members": members, "parents": np.zeros(0, "<i4"), "budgets": budgets}
+        with book._writing() as write:
+            entry = write.entry("budgets", collection.number, {}, arrays)
+            book.store(replace(collection, members=entry.number, epsilons=budgets[:, 0]))
+        said = {"another's class": "does not come from its own", "brought back": "not what its owner asked for"}
+        findings = verify_book(book).findings
+        assert findings == [] if case == "honest" else said[case] in findings[0], findings
 
 
 @pytest.mark.parametrize(("price", "good"), [(0, True), (-1, False)])

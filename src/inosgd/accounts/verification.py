@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from inosgd._arrays import IntArray
+from inosgd._arrays import FloatArray, IntArray
 from inosgd.accounting import epsilons
 from inosgd.accounting.reference import ORDERS, reference_divergences
 from inosgd.accounting.selection import selection_divergences
@@ -118,6 +118,7 @@ class _Replay:
         self.reservations: dict[str, tuple[Reservation, IntArray]] = {}
         self.programmes: dict[int, Programme] = {}
         self.standings: dict[int, dict[int, Standing]] = {}
+        self.in_force: dict[int, FloatArray] = {}
         self.changed: dict[int, int] = {}
         self._known: dict[tuple[Any, ...], float] = {}
 
@@ -167,17 +168,18 @@ class _Replay:
     def _budgets(self, entry: Entry, fields: dict[str, Any], arrays: dict[str, Array]) -> None:
         grown = self._grown(entry, arrays)
         self._keep(replace(grown, epsilons=arrays["budgets"][:, 0], deltas=arrays["budgets"][:, 1]))
-        if "places" not in arrays:  # before there were standings
-            return
-        self.changed[grown.number] = entry.number
-        stands, members = self.standings.setdefault(grown.number, {}), self.book.array(grown.members, "members")
-        for place, (epsilon, delta) in zip(arrays["places"].tolist(), arrays["asked"].tolist(), strict=True):
-            asked = Standing(fields["state"], Budget(epsilon=epsilon, delta=delta), entry.number)
-            if place in stands and stands[place].state == WITHDRAWN:
-                raise AccountError("it changes the budget of an owner that has withdrawn")
-            if members is None or arrays["budgets"][members[place], 0] != asked.epsilon_in_force:
-                raise AccountError("a budget in force is not what its owner asked for")
-            stands[place] = asked
+        stands = self.standings.setdefault(grown.number, {})
+        in_force = self.in_force.setdefault(grown.number, np.full((grown.owners, 2), np.nan))
+        if "places" in arrays:  # there are none from before there were standings
+            self.changed[grown.number] = entry.number
+            for place, (epsilon, delta) in zip(arrays["places"].tolist(), arrays["asked"].tolist(), strict=True):
+                asked = Standing(fields["state"], Budget(epsilon=epsilon, delta=delta), entry.number)
+                if place in stands and stands[place].state == WITHDRAWN:
+                    raise AccountError("it changes the budget of an owner that has withdrawn")
+                stands[place], in_force[place] = asked, (asked.epsilon_in_force, delta)
+        now = arrays["budgets"][self.book.members(grown)]
+        if (now != in_force)[~np.isnan(in_force)].any():
+            raise AccountError("a budget in force is not what its owner asked for")
 
     def _reserved(self, entry: Entry, fields: dict[str, Any], arrays: dict[str, Array]) -> None:
         collection, prices = self._grown(entry, arrays), arrays["prices"]
@@ -258,6 +260,9 @@ class _Replay:
         collection = self.collections[int(entry.collection or 0)]
         if "members" not in arrays:
             return collection
+        came_from = np.concatenate([np.arange(len(collection)), arrays["parents"]])
+        if not np.array_equal(came_from[arrays["members"]], self.book.members(collection)):
+            raise AccountError("an owner is in a class that does not come from its own, and has spent what that has")
         return replace(collection.with_parents(arrays["parents"]), members=entry.number)
 
     def _at(self, entry: Entry, fields: dict[str, Any]) -> tuple[Collection, Reservation, IntArray]:
