@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from inosgd.accounts import draws
+from inosgd.accounts.book import Accounts
 from inosgd.runs.folder import RunFolder
 from inosgd.training import train_step
 from inosgd.tuning import private
@@ -301,3 +302,19 @@ def test_the_table_and_the_history_can_be_read_alone(inosgd, study):
     assert inosgd("account", "budget", URL, "hospital_a", 0.8).code == 0
     assert "budgets" in (last := inosgd("account", "history", URL).out.split("\n\n")[0].splitlines()[-1])
     assert "1 owner, by command line" in last
+
+
+def test_a_pause_that_comes_while_a_budget_is_set_is_not_undone(inosgd, study, monkeypatch):
+    """By the owner, between the look at where it stands and the change; the control is the second command."""
+    set_budgets = Accounts.set_budgets
+
+    def overtaken(book, name, budgets, **options):
+        monkeypatch.setattr(Accounts, "set_budgets", set_budgets)
+        book.set_budgets(name, budgets, state="paused")
+        return book.set_budgets(name, budgets, **options)
+
+    monkeypatch.setattr(Accounts, "set_budgets", overtaken)
+    refused = inosgd("account", "budget", URL, "hospital_a", 0.8)
+    assert (refused.code, "has changed its budget meanwhile" in refused.err) == (2, True)
+    assert shown(inosgd)["owners"]["hospital_a"]["state"] == "paused"
+    assert inosgd("account", "budget", URL, "hospital_b", 0.8).code == 0

@@ -96,12 +96,12 @@ def budget_command(
 ) -> None:
     """Raise or lower the budget of an owner. What was spent stays; nothing more is charged than it allows now."""
     with Accounts.open(url) as book:
-        before = described_owner(book, collection, owner)
-        if before["state"] == PAUSED:
+        before = book.standing(collection, owner)
+        if before.state == PAUSED:
             raise InvalidArgumentError(f"owner={owner!r}: it has paused, and resumes by its link (`inosgd serve`)")
-        budget = Budget(epsilon=epsilon, delta=before["delta"] if delta is None else delta)
-        book.set_budgets(collection, {owner: budget}, by="command line")
-        results().print(f"{escape(owner)}: ε {before['epsilon']:g} -> {epsilon:g}")
+        budget = Budget(epsilon=epsilon, delta=before.budget.delta if delta is None else delta)
+        book.set_budgets(collection, {owner: budget}, seen=before.entry, by="command line")
+        results().print(f"{escape(owner)}: ε {before.budget.epsilon:g} -> {epsilon:g}")
 
 
 @app.command("show")
