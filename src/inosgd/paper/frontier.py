@@ -231,14 +231,14 @@ def measure(
     study = entry.study(data)
     entering = entered(study)
     tried = {rate: _validated(study, entering, rate, cache, workers, notice) for rate in entry.rates}
-    rates, rows = {}, {}
+    rates, trained = {}, dict[str, list[Result]]()
     for entrant in entering:
         scores = {rate: tried[rate][entrant.label] for rate in entry.rates}
         rates[entrant.label] = (max(scores, key=lambda rate: scores[rate]), scores)
     for rate in entry.rates:
         best = [entrant for entrant in entering if rates[entrant.label][0] == rate]
-        rows |= _trained(study, best, rate, range(entry.seeds), cache, workers, notice)
-    rows = {entrant.label: rows[entrant.label] for entrant in entering}
+        trained |= _trained(study, best, rate, range(entry.seeds), cache, workers, notice)
+    rows = {entrant.label: trained[entrant.label] for entrant in entering}
     ablation = {}
     if entry.ablation:
         rate = rates[AUTO.name][0]
