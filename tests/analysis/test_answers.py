@@ -54,6 +54,8 @@ def test_a_useless_model_comes_before_everything():
     assert questions(found) == [QUALITY, BUDGETS, NEXT]
     assert found[0].good is False
     assert found[0].text.startswith("No. The model predicts class x for every held-out example")
+    assert "No rule tells why" in found[2].text
+    assert "--yardstick-not-private" in found[2].text
 
 
 def test_a_useful_model_comes_after_the_budgets():

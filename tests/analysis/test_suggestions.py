@@ -18,6 +18,8 @@ from inosgd.analysis.suggestions import (
     Setup,
     Suggestion,
     beside_yardstick,
+    class_shares,
+    classes_alike,
     fewer_steps,
     larger_batch,
     larger_rate,
@@ -29,6 +31,8 @@ from inosgd.analysis.suggestions import (
     steadier,
     suggestions,
     tighter_threshold,
+    too_sure,
+    unmoved,
     with_yardstick,
 )
 
@@ -103,6 +107,32 @@ def test_a_smooth_fall_that_is_not_over_gets_a_larger_rate():
     assert [each.to for each in larger_rate(rising(), SETUP)] == [1.0]
     assert list(larger_rate(rising(jitter=0.05), SETUP)) == []  # noisy: a larger rate would be noisier
     assert list(larger_rate(flat(), SETUP)) == []
+
+
+def ended(loss, predicted=(500, 500), guessing=BETTER, members=(500, 500), jitter=0.0, **also):
+    """A curve that ends so; from one evaluation to the next the loss goes up and down by ``jitter``."""
+    losses = loss + jitter * (np.arange(10) % 2 - 1)
+    return curve_of(np.full(10, 0.5), losses, guessing, predicted=predicted, members=members, **also)
+
+
+def test_a_model_that_is_sure_of_wrong_classes_gets_a_smaller_rate():
+    (found,) = too_sure(ended(1.3, jitter=0.2), SETUP)
+    assert (found.setting, found.to) == ("learning_rate", 0.17)
+    assert "is 1.30, and with equal probabilities for all classes it would be 0.69" in found.because
+    assert list(too_sure(ended(1.3), SETUP)) == []  # no sign of large updates
+    assert list(too_sure(ended(0.8, jitter=0.2), SETUP)) == []
+    assert list(too_sure(ended(1.3, jitter=0.2, members=()), SETUP)) == []  # other tasks have other losses
+    assert list(too_sure(ended(1.3, jitter=0.2, members=(250,) * 4), SETUP)) == []
+    assert list(too_sure(rising(), SETUP)) == []
+
+
+def test_a_model_that_was_hardly_moved_gets_a_larger_rate():
+    nothing = {"predicted": (1000, 0), "members": (700, 300)}
+    assert [each.to for each in unmoved(ended(0.68, **nothing), SETUP)] == [2.0]
+    assert [each.to for each in unmoved(ended(0.68, guessing=GUESSING), SETUP)] == [2.0]
+    assert list(unmoved(ended(0.68), SETUP)) == []  # it is better than guessing
+    assert list(unmoved(ended(0.61, **nothing), SETUP)) == []  # it was moved: to the shares of the classes
+    assert list(unmoved(ended(0.9, **nothing), SETUP)) == []
 
 
 # Steps.
@@ -193,6 +223,42 @@ def test_budgets_that_a_uniform_plan_leaves_unused():
     assert list(other_plan(flat(), used)) == []
 
 
+# Classes.
+
+PLAIN, ADJUSTED = (
+    dataclasses.replace(SETUP, variant="fair", adjusted=words)
+    for words in ("", "signals taken out of the loss (tau 1.5, target owners) by class shares")
+)
+
+
+def test_unequal_signals_and_a_plain_loss_call_for_class_shares():
+    low = flat(owners=owners_with(0.6))
+    (found,) = class_shares(low, PLAIN)
+    assert (found.setting, found.owner) == ("shares", "strict")
+    assert "shares.count = true" in found.text
+    assert "strict" not in str(found.unnamed())
+    for unknown_or_adjusted in (ADJUSTED, SETUP):
+        assert list(class_shares(low, unknown_or_adjusted)) == []
+    equal = dataclasses.replace(PLAIN, signals={"strict": 29.0, "liberal": 30.0})
+    assert list(class_shares(low, equal)) == []
+    assert list(class_shares(flat(owners=owners_with(0.78)), PLAIN)) == []
+    assert list(class_shares(flat(owners=owners_with(0.6), members=()), PLAIN)) == []  # no classes, no shares
+
+
+def test_a_rare_class_that_is_not_recognised_calls_for_a_loss_that_treats_classes_alike():
+    rare = flat(classes=(0.95, 0.1), members=(800, 200))
+    for setup in (PLAIN, ADJUSTED):
+        (found,) = classes_alike(rare, setup, ("well", "ill"))
+        assert (found.setting, found.to) == ("adjustment", "classes")
+        assert "Of class ill, 10 % are recognised; it has 20 % of held-out examples." in found.because
+    alike = dataclasses.replace(ADJUSTED, adjusted="signals taken out of the loss (tau 1, target classes)")
+    assert list(classes_alike(rare, alike)) == []
+    assert list(classes_alike(rare, SETUP)) == []  # not known
+    assert list(classes_alike(flat(classes=(0.95, 0.1), members=(200, 800)), PLAIN)) == []  # low, but not rare
+    assert list(classes_alike(flat(classes=(0.95, 0.8), members=(800, 200)), PLAIN)) == []
+    assert list(classes_alike(flat(classes=(0.95, 0.0), members=(992, 8)), PLAIN)) == []  # too few to tell
+
+
 # Batches and models.
 
 DROWNED = dataclasses.replace(SETUP, signals={"strict": 1.0, "liberal": 2.0}, parameters=5000)
@@ -203,6 +269,12 @@ def test_noise_that_drowned_everything_gets_a_larger_batch_and_a_smaller_model()
     assert [each.to for each in larger_batch(guessing, DROWNED)] == [250.0]  # no more than a quarter
     assert settings(smaller_model(guessing, DROWNED)) == ["model"]
     assert DROWNED.noise_ratio == pytest.approx(math.sqrt(5000) / 3)
+
+
+def test_one_answer_is_no_learning_either():
+    same = flat(guessing=BETTER, predicted=(1000, 0), members=(700, 300))
+    assert settings(larger_batch(same, DROWNED)) == ["expected_batch_size"]
+    assert settings(smaller_model(same, DROWNED)) == ["model"]
 
 
 def test_noise_that_a_model_learnt_under_is_no_reason_to_change():

@@ -10,15 +10,15 @@ Terminal, JSON, card and page show the same answers. A model that is no better t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from inosgd._arrays import FloatArray
 from inosgd.analysis.evaluation import Evaluation
 from inosgd.analysis.findings import THE_MODEL, Finding
-from inosgd.analysis.intervals import FEW, score_interval, share_interval
-from inosgd.analysis.suggestions import AGAIN, Suggestion, is_below, majority
+from inosgd.analysis.intervals import FEW, score_interval
+from inosgd.analysis.suggestions import AGAIN, Suggestion, is_below, low_classes, majority
 from inosgd.owners import OwnerTable
 from inosgd.shown import rounded_up
 
@@ -27,11 +27,14 @@ BUDGETS, QUALITY, LOW, NEXT = "Within budget?", "Any good?", "Low for whom?", "W
 USELESS = ("one-answer", "drowned", "at-chance")
 """Findings about the whole model that mean that it is of no use; what is seen most easily first."""
 
+UNEXPLAINED = (
+    "No rule tells why the model is of no use. A training with --yardstick-not-private shows whether its inputs can "
+    "tell more without privacy; if they can, larger budgets, more examples or larger batches are what is needed."
+)
+"""Said of such a model if no suggestion is."""
+
 NAMED = 3
 """So many owners or classes are named in an answer."""
-
-LOW_RECALL = 0.5
-"""A class is low from this share of the mean recall of all classes down."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +87,7 @@ def answers(
     budgets, quality = about_budgets(table, spent, named=named), about_quality(final, findings, yardstick)
     first = (quality, budgets) if quality.good is False and budgets.good else (budgets, quality)
     low = () if final is None or quality.good is False else (about_low(final, findings, classes, named=named),)
-    return (*first, *low, about_next(suggested))
+    return (*first, *low, about_next(suggested, good=quality.good))
 
 
 def untold(findings: Sequence[Finding], suggested: Sequence[Suggestion]) -> tuple[Finding, ...]:
@@ -140,9 +143,8 @@ def about_low(
 ) -> Answer:
     """The owners and classes whose score is low, beyond what so few held-out examples leave to chance.
 
-    Rule for owners: at least 0.05 below the score of all held-out examples, with a 95 % interval that lies below it.
-    Rule for classes: at most half of the mean recall, with an interval below that mean, on at least 10 members. Owners
-    for whom a finding says that the model guesses are among them.
+    Rule for owners: at least 0.05 below the score of all held-out examples, with a 95 % interval that lies below it;
+    and those for whom a finding says that the model guesses. The rule for classes is that of `low_classes`.
     """
     guessed = {each.about.removeprefix("owner ") for each in findings if each.about.startswith("owner ")}
     owners = [name for name in final.owners if name in guessed or _is_low(final, name)]
@@ -162,22 +164,10 @@ def about_low(
     return Answer(LOW, f"{text}.", good=not parts)
 
 
-def low_classes(final: Evaluation) -> Iterator[int]:
-    """The numbers of classes with low recall."""
-    known = [each for each in final.classes if each is not None]
-    mean = sum(known) / len(known) if known else 0.0
-    for number, (recall, size) in enumerate(zip(final.classes, final.members, strict=False)):
-        if (
-            recall is not None
-            and size >= 10
-            and recall <= LOW_RECALL * mean
-            and share_interval(recall, size).high < mean
-        ):
-            yield number
-
-
-def about_next(suggested: Sequence[Suggestion], again: str = AGAIN) -> Answer:
-    """The suggestions, and what trying ``again`` costs."""
+def about_next(suggested: Sequence[Suggestion], again: str = AGAIN, *, good: bool | None = None) -> Answer:
+    """The suggestions, and what trying ``again`` costs; ``good`` is whether the model is."""
+    if not suggested and good is False:
+        return Answer(NEXT, UNEXPLAINED)
     if not suggested:
         return Answer(NEXT, "No rule has a suggestion: nothing on this page speaks for a change of settings.")
     listed = " ".join(f"({number}) {each}" for number, each in enumerate(suggested, 1))

@@ -19,8 +19,8 @@ import numpy as np
 
 from inosgd._arrays import FloatArray
 from inosgd.analysis.evaluation import Evaluation
-from inosgd.analysis.findings import END_OF_CURVE, FEWEST_POINTS, still_improving
-from inosgd.analysis.intervals import Interval, score_interval
+from inosgd.analysis.findings import END_OF_CURVE, FEWEST_POINTS, one_answer, still_improving
+from inosgd.analysis.intervals import Interval, score_interval, share_interval
 from inosgd.analysis.score import percent
 from inosgd.plan import Plan
 from inosgd.planning.signals import signals
@@ -45,7 +45,8 @@ UNSTEADY = 0.02
 """The standard deviation of the score around its line at the end of the curve that calls for an average."""
 
 SMOOTH = 0.1
-"""A loss is falling smoothly if it strays from its line by less than this share of its fall."""
+"""A loss falls smoothly if it strays from its line by less than this share of its fall; it is unsteady if it strays by
+more than this share of that of equal probabilities."""
 
 FLAT, FLAT_SINCE, FEWEST_FLAT = 0.005, 0.6, 10
 """A score that gained less than this over this last share of a curve of at least so many points has levelled off."""
@@ -53,8 +54,8 @@ FLAT, FLAT_SINCE, FEWEST_FLAT = 0.005, 0.6, 10
 FAR_BELOW = 0.05
 """How far an owner's score must be below that of all examples."""
 
-WEAK = 0.5
-"""An owner with less than this share of the largest signal per example is held back by its plan."""
+WEAK, NOT_EQUAL = 0.5, 0.8
+"""An owner with less of the largest signal per example is held back by its plan; by a loss that is not adjusted."""
 
 UNSPENT = 0.5
 """A budget of which less than this share is spent is mostly unused."""
@@ -68,6 +69,15 @@ LOOSE = 0.5
 MUCH_BETTER = 0.1
 """How far a training without privacy must be ahead for noise to be what holds a model back."""
 
+TOO_SURE = 1.2
+"""A cross-entropy this many times that of equal probabilities is that of a model that is sure of wrong classes."""
+
+UNMOVED = 0.05
+"""A cross-entropy this near to that of equal probabilities is that of a model that has hardly been moved."""
+
+LOW_RECALL, FEWEST_MEMBERS = 0.5, 10
+"""A class with at least so many members is low from this share of the mean recall of all classes down."""
+
 NORMS = "norm_to_threshold"
 """The measure that `LOOSE` is about: the 90 % quantile of gradient norm over threshold on held-out examples."""
 
@@ -78,7 +88,7 @@ class Suggestion:
 
     Attributes:
         setting: ``learning_rate``, ``averaging``, ``steps``, ``variant``, ``expected_batch_size``,
-            ``clipping_threshold``: keys of a study's training section; or ``model``.
+            ``clipping_threshold``, ``adjustment``: keys of a study's training section; or ``shares`` or ``model``.
         text: What to try, for people.
         because: What on this page speaks for it.
         cost: What it costs at the same budgets.
@@ -130,6 +140,7 @@ class Setup:
         threshold: The mean clipping threshold.
         learning_rate: None if it is not known.
         averaged: Whether the model is an average of iterates.
+        adjusted: How its loss is adjusted by class shares, in words; empty if it is not, None if that is not known.
     """
 
     steps: int
@@ -143,10 +154,17 @@ class Setup:
     threshold: float
     learning_rate: float | None = None
     averaged: bool = False
+    adjusted: str | None = None
 
     @classmethod
     def of_plan(
-        cls, plan: Plan, parameters: int, *, learning_rate: float | None = None, averaged: bool = False
+        cls,
+        plan: Plan,
+        parameters: int,
+        *,
+        learning_rate: float | None = None,
+        averaged: bool = False,
+        adjusted: str | None = None,
     ) -> Self:
         """The set-up of a training by ``plan``, by the terms of its first step."""
         table, terms = plan.table, plan.at(0)
@@ -163,6 +181,7 @@ class Setup:
             threshold=float(np.average(terms.clipping_thresholds, weights=np.maximum(table.sizes, 1))),
             learning_rate=learning_rate,
             averaged=averaged,
+            adjusted=adjusted,
         )
 
     @property
@@ -172,17 +191,21 @@ class Setup:
         return math.sqrt(self.parameters) / total if total > 0 else math.inf
 
 
-def suggestions(curve: Sequence[Evaluation], setup: Setup) -> tuple[Suggestion, ...]:
-    """What to try next, the surest first; at most one for each setting, and `MOST` in all."""
+def suggestions(curve: Sequence[Evaluation], setup: Setup, classes: Sequence[str] = ()) -> tuple[Suggestion, ...]:
+    """What to try next, the surest first; at most one for each setting, and `MOST` in all. ``classes`` are named."""
     if not curve:
         return ()
     broken = tuple(smaller_rate(curve, setup))
     if broken:  # nothing else that the curve shows is about the plan
         return broken
     found = (
+        *too_sure(curve, setup),
         *larger_batch(curve, setup),
         *smaller_model(curve, setup),
+        *unmoved(curve, setup),
+        *classes_alike(curve, setup, classes),
         *other_plan(curve, setup),
+        *class_shares(curve, setup),
         *larger_rate(curve, setup),
         *more_steps(curve, setup),
         *tighter_threshold(curve, setup),
@@ -247,6 +270,52 @@ def larger_rate(curve: Sequence[Evaluation], setup: Setup) -> Iterator[Suggestio
         "It costs no budget: plan and noise stay the same.",
         _times(setup.learning_rate, 2),
         {"fall": fall, "strayed": stray},
+    )
+
+
+def too_sure(curve: Sequence[Evaluation], setup: Setup) -> Iterator[Suggestion]:
+    """Updates that are too large for what they learn: the model is sure of wrong classes.
+
+    Rule: for classes, the loss at the end is more than 1.2 times that of equal probabilities, log(classes), and strays
+    by more than a tenth of that from the line through the last 40 % of a curve of at least 8 points. A loss that rises
+    along a smooth line is no sign of large updates: clipping makes models surer of frequent classes.
+    """
+    final, equal = curve[-1], _equal_loss(curve[-1])
+    if len(curve) < 2 * FEWEST_POINTS or not 0 < TOO_SURE * equal < final.loss:
+        return
+    end = _end(curve)
+    _, stray = _line([point.step for point in end], [point.loss for point in end])
+    if not stray > SMOOTH * equal:
+        return
+    yield Suggestion(
+        "learning_rate",
+        f"Try a third of the learning rate{_from_to(setup.learning_rate, 1 / 3)}.",
+        f"The loss on held-out examples is {final.loss:.2f}, and with equal probabilities for all classes it would be "
+        f"{equal:.2f}: the model is sure of wrong classes. From one evaluation to the next it goes up and down by "
+        f"{stray:.2f}.",
+        "It costs no budget: plan and noise stay the same.",
+        _times(setup.learning_rate, 1 / 3),
+        {"loss": final.loss, "equal_probabilities": equal, "strayed": stray},
+    )
+
+
+def unmoved(curve: Sequence[Evaluation], setup: Setup) -> Iterator[Suggestion]:
+    """A model that learnt nothing because it was hardly moved.
+
+    Rule: for classes, the model is no better than guessing, or gives one answer, and the loss at the end is within 5 %
+    of that of equal probabilities, log(classes).
+    """
+    final, equal = curve[-1], _equal_loss(curve[-1])
+    if not (equal > 0 and abs(final.loss - equal) <= UNMOVED * equal and _learnt_nothing(final)):
+        return
+    yield Suggestion(
+        "learning_rate",
+        f"Try four times the learning rate{_from_to(setup.learning_rate, 4)}.",
+        f"The loss on held-out examples is {final.loss:.2f}, hardly other than the {equal:.2f} of equal probabilities "
+        "for all classes.",
+        "It costs no budget: plan and noise stay the same.",
+        _times(setup.learning_rate, 4),
+        {"loss": final.loss, "equal_probabilities": equal},
     )
 
 
@@ -324,27 +393,32 @@ def other_plan(curve: Sequence[Evaluation], setup: Setup) -> Iterator[Suggestion
         return
     if setup.variant == "fair" or len(setup.signals) < 2:
         return
-    final, strengths = curve[-1], _per_example(setup)
-    largest = max(strengths.values(), default=0.0)
-    if not largest > 0:
+    for name, strength, because in _held_back(curve[-1], setup, WEAK):
+        yield Suggestion(
+            "variant",
+            'Try variant = "fair", with the method ino-sgd-fair or auto.',
+            because,
+            "No owner spends more than its budget; owners with large budgets then spend less than now.",
+            "fair",
+            {"score": curve[-1].owners[name].score, "overall": curve[-1].overall, "signal_share": strength},
+            name,
+        )
         return
+
+
+def _held_back(final: Evaluation, setup: Setup, below: float) -> Iterator[tuple[str, float, str]]:
+    """Owners that are far below, the lowest first, with less than this share of the largest signal per example."""
+    strengths, shown = _per_example(setup), final.scoring.shown
+    largest = max(strengths.values(), default=0.0)
     for name in sorted(final.owners, key=lambda each: final.owners[each].score):
-        within = score_interval(final.owners[name], final.scored_by)
-        strength = strengths.get(name, 0.0) / largest
-        if strength < WEAK and _is_far_below(final, name, within):
-            shown = final.scoring.shown
-            yield Suggestion(
-                "variant",
-                'Try variant = "fair", with the method ino-sgd-fair or auto.',
+        strength = strengths.get(name, 0.0) / largest if largest > 0 else 1.0
+        if strength < below and is_below(final, final.owners[name].score, _interval(final, name)):
+            because = (
                 f"{_owned(name)} has {final.scored_by} {shown(final.owners[name].score)}, against "
                 f"{shown(final.overall)} over all, and an example of it has {percent(strength, 0)} of the largest "
-                "signal.",
-                "No owner spends more than its budget; owners with large budgets then spend less than now.",
-                "fair",
-                {"score": final.owners[name].score, "overall": final.overall, "signal_share": strength},
-                name,
+                "signal."
             )
-            return
+            yield name, strength, because
 
 
 def _unspent(setup: Setup) -> Iterator[Suggestion]:
@@ -362,13 +436,58 @@ def _unspent(setup: Setup) -> Iterator[Suggestion]:
         )
 
 
+def class_shares(curve: Sequence[Evaluation], setup: Setup) -> Iterator[Suggestion]:
+    """Owners with unequal signals, and a loss that is not adjusted to them.
+
+    Rule: for classes and a plain loss, an owner's score is at least 0.05 below that of all held-out examples, its 95 %
+    interval lies below that, and its signal per example is less than 0.8 of the largest.
+    """
+    if setup.adjusted != "" or not curve[-1].members:
+        return
+    for name, strength, because in _held_back(curve[-1], setup, NOT_EQUAL):
+        yield Suggestion(
+            "shares",
+            "Declare class shares in [shares.owners] if they are public, or have them counted with shares.count = "
+            'true; method = "auto" then adjusts the loss by them.',
+            because,
+            "Declared class shares cost no budget, counted ones a small part of each.",
+            evidence={"score": curve[-1].owners[name].score, "signal_share": strength},
+            owner=name,
+        )
+        return
+
+
+def classes_alike(curve: Sequence[Evaluation], setup: Setup, classes: Sequence[str] = ()) -> Iterator[Suggestion]:
+    """A rare class that is hardly recognised, by a loss in which frequent ones count for more.
+
+    Rule: a class of fewer members than the mean is low (`low_classes`), and the loss is not adjusted towards all
+    classes alike already.
+    """
+    final = curve[-1]
+    if setup.adjusted is None or "target classes" in setup.adjusted:
+        return
+    rare = [number for number in low_classes(final) if final.members[number] * len(final.members) < final.examples]
+    for number in sorted(rare, key=lambda each: final.classes[each] or 0.0):
+        name = classes[number] if number < len(classes) else number
+        recall, share = final.classes[number] or 0.0, final.members[number] / final.examples
+        yield Suggestion(
+            "adjustment",
+            'Try target = "classes" in [training.adjustment], with class shares declared or counted.',
+            f"Of class {name}, {percent(recall, 0)} are recognised; it has {percent(share, 0)} of held-out examples.",
+            "It costs no budget if class shares are declared; rare classes gain, and overall accuracy may fall.",
+            "classes",
+            {"recall": recall, "share": share},
+        )
+        return
+
+
 def larger_batch(curve: Sequence[Evaluation], setup: Setup) -> Iterator[Suggestion]:
     """A model that learnt nothing under noise that a larger batch would make smaller.
 
-    Rule: the model is no better than guessing, the noise of a step is at least as large as the sum of an expected batch
-    can be, and the batch is expected to hold less than a quarter of all examples.
+    Rule: the model is no better than guessing, or gives one answer, the noise of a step is at least as large as the sum
+    of an expected batch can be, and the batch is expected to hold less than a quarter of all examples.
     """
-    if not _at_level(curve) or not setup.noise_ratio >= 1 or not setup.batch < LARGEST_BATCH * setup.examples:
+    if not _learnt_nothing(curve[-1]) or not setup.noise_ratio >= 1 or not setup.batch < LARGEST_BATCH * setup.examples:
         return
     larger = min(4 * setup.batch, LARGEST_BATCH * setup.examples)
     yield Suggestion(
@@ -385,10 +504,10 @@ def larger_batch(curve: Sequence[Evaluation], setup: Setup) -> Iterator[Suggesti
 def smaller_model(curve: Sequence[Evaluation], setup: Setup) -> Iterator[Suggestion]:
     """A model with more parameters than there are examples, which learnt nothing.
 
-    Rule: the model is no better than guessing, the noise of a step is at least as large as the sum of an expected batch
-    can be, and there are more parameters than examples.
+    Rule: the model is no better than guessing, or gives one answer, the noise of a step is at least as large as the sum
+    of an expected batch can be, and there are more parameters than examples.
     """
-    if not _at_level(curve) or not setup.noise_ratio >= 1 or setup.parameters <= setup.examples:
+    if not _learnt_nothing(curve[-1]) or not setup.noise_ratio >= 1 or setup.parameters <= setup.examples:
         return
     yield Suggestion(
         "model",
@@ -464,17 +583,36 @@ def is_below(final: Evaluation, score: float, within: Interval | None) -> bool:
     return score <= final.overall - FAR_BELOW and within is not None and within.high < final.overall
 
 
-def _is_far_below(final: Evaluation, name: str, within: Interval | None) -> bool:
-    return is_below(final, final.owners[name].score, within)
+def low_classes(final: Evaluation) -> Iterator[int]:
+    """The numbers of classes whose recall is low, beyond what so few held-out examples leave to chance.
+
+    Rule: at most half of the mean recall, with a 95 % interval below that mean, on at least 10 members.
+    """
+    known = [each for each in final.classes if each is not None]
+    mean = sum(known) / len(known) if known else 0.0
+    for number, (recall, size) in enumerate(zip(final.classes, final.members, strict=False)):
+        if recall is None or size < FEWEST_MEMBERS or recall > LOW_RECALL * mean:
+            continue
+        if share_interval(recall, size).high < mean:
+            yield number
+
+
+def _interval(final: Evaluation, name: str) -> Interval | None:
+    return score_interval(final.owners[name], final.scored_by)
 
 
 def _per_example(setup: Setup) -> dict[str, float]:
     return {name: value / setup.sizes[name] for name, value in setup.signals.items() if setup.sizes.get(name)}
 
 
-def _at_level(curve: Sequence[Evaluation]) -> bool:
-    known = curve[-1].guessing
-    return known is not None and known.at_level
+def _learnt_nothing(final: Evaluation) -> bool:
+    """Whether the model is no better than guessing, or gives one answer."""
+    return (final.guessing is not None and final.guessing.at_level) or any(one_answer(final))
+
+
+def _equal_loss(final: Evaluation) -> float:
+    """The cross-entropy of equal probabilities for all classes; 0 without classes."""
+    return math.log(len(final.members)) if final.members else 0.0
 
 
 def _end(curve: Sequence[Evaluation]) -> Sequence[Evaluation]:

@@ -74,8 +74,9 @@ def _suggested(
         model["parameters"],
         learning_rate=float(told["learning_rate"].split()[0]),
         averaged=bool(told["averaging"]),
+        adjusted=told["adjustment"] or "",
     )
-    found = suggestions(curve, setup)
+    found = suggestions(curve, setup, _names(model))
     return found if yardstick is None else with_yardstick(found, curve[-1], yardstick, setup)
 
 

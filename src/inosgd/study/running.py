@@ -67,7 +67,7 @@ from inosgd.study.joining import brought_to, restricted, with_joined
 from inosgd.study.judging import curve_of, judge_result
 from inosgd.study.norms import judge_end
 from inosgd.study.repeats import repeated_ids
-from inosgd.study.shares import settled
+from inosgd.study.shares import adjusted_by, settled
 from inosgd.study.study import Study, StudyData
 from inosgd.training import Callback, Trainer, TrainingState, fit, model_digest
 from inosgd.training import every as after_every
@@ -344,8 +344,8 @@ def save_outcome(
     """Save a model that was judged along ``curve`` with its card in ``folder``; see `inosgd.models.saved`."""
     study, data, evaluation = prepared.study, prepared.data, curve[-1] if curve else None
     found = findings(curve, data.task.names, prepared.trainer.plan, parameter_count(model))
-    setup = setup_of(study, prepared.trainer.plan, parameter_count(model))
-    suggested = suggestions(curve, setup)
+    setup = _setup(prepared, parameter_count(model))
+    suggested = suggestions(curve, setup, data.task.names)
     count = prepared.trainer.plan.count
     description = describe(
         study,
@@ -365,11 +365,16 @@ def save_outcome(
     return Outcome(folder, steps, table, spent, evaluation, told, suggested, setup, tuple(data.task.names))
 
 
-def setup_of(study: Study, plan: Plan, parameters: int) -> Setup:
-    """How a study was trained by ``plan``, as far as suggestions ask."""
-    config = study.config
-    averaged = config.averaging is not None
-    return Setup.of_plan(plan, parameters, learning_rate=config.learning_rate, averaged=averaged)
+def _setup(prepared: Prepared, parameters: int) -> Setup:
+    """How a study is trained, as far as suggestions ask."""
+    config, plan = prepared.study.config, prepared.trainer.plan
+    return Setup.of_plan(
+        plan,
+        parameters,
+        learning_rate=config.learning_rate,
+        averaged=config.averaging is not None,
+        adjusted=adjusted_by(config, prepared.data, plan.count) or "",
+    )
 
 
 def save_checkpoint(run: RunFolder, prepared: Prepared, checkpoint: Checkpoint, folder: Path) -> Outcome:
