@@ -11,7 +11,7 @@ import pytest
 from inosgd import SeededSource, TrainingState, fit
 from inosgd.integrations.notebooks import shown_progress
 from inosgd.ledger.ledger import Ledger
-from inosgd.owners import Owners, OwnerTable
+from inosgd.owners import Budget, Owners, OwnerTable
 from inosgd.study.built_in import STUDIES
 from inosgd.tabled import MOST_ROWS
 from tests import tiny
@@ -22,6 +22,12 @@ def test_every_owner_is_named(value):
     for name in tiny.PLAN.table.names:
         assert name in repr(value)
         assert f"<td>{name}</td>" in value._repr_html_()
+
+
+def test_a_budget_is_a_table_in_a_cell_and_an_expression_in_print():
+    budget = Budget(epsilon=0.5, delta=1e-5)
+    assert repr(budget) == "Budget(epsilon=0.5, delta=1e-05)"
+    assert "<td>epsilon</td><td>0.5</td>" in budget._repr_html_()
 
 
 def test_study_data_say_how_many_examples_there_are_and_none_of_them():

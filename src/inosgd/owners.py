@@ -35,7 +35,7 @@ EXAMPLE = "example"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Budget:
+class Budget(Tabled):
     """The privacy loss (epsilon, delta) that an owner allows for each of its units; both are given by name.
 
     Neighbouring data sets differ by the presence of one unit: one example, unless examples are gathered in units
@@ -48,6 +48,11 @@ class Budget:
     def __post_init__(self) -> None:
         _validate.positive(epsilon=self.epsilon)
         _validate.open_unit(delta=self.delta)
+
+    def tabled(self) -> TextTable:
+        """Both numbers."""
+        rows = [("epsilon", f"{self.epsilon:g}"), ("delta", f"{self.delta:g}")]
+        return TextTable("budget for each unit", ("", "allowed"), rows, len(rows))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

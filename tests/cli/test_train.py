@@ -379,7 +379,7 @@ def test_prediction_says_what_it_clamps(inosgd, tmp_path, finished_run):
     (tmp_path / "new.csv").write_text("age,sex,dose\n500,f,1\n")
     outcome = inosgd("predict", finished_run / "run/model", "new.csv")
     assert outcome.code == 0
-    assert "1 values of 'age' lie outside the range" in outcome.err
+    assert "1 value of 'age' lies outside the range" in outcome.err
     assert "there is no model" in inosgd("predict", tmp_path, "new.csv").err
 
 

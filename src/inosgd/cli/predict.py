@@ -99,9 +99,9 @@ def _line(names: tuple[str, ...], row: tuple[Any, ...]) -> str:
 
 def _say(data: Path, count: int, problems: Counter[str], outside: Counter[str]) -> None:
     for name, values in outside.items():
+        lie = "value of {!r} lies" if values == 1 else "values of {!r} lie"
         text = (
-            f"{data}: {values:,} values of {name!r} lie outside the range that the model was trained for, and were "
-            "brought to its ends"
+            f"{data}: {values:,} {lie.format(name)} outside the range that the model was trained for; moved to its end"
         )
         messages().print(escape(text), soft_wrap=True)
     if not problems:
