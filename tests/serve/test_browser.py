@@ -30,7 +30,7 @@ PATIENCE = 300.0
 AXE = Path(os.environ.get("INOSGD_AXE", Path(__file__).parents[2] / "build" / "axe" / "axe.min.js"))
 
 UNLABELLED = """
-return [...document.querySelectorAll("input:not([type=hidden]), select, button, a, meter, progress")].filter((each) =>
+return [...document.querySelectorAll("input:not([type=hidden]), select, button, a, progress")].filter((each) =>
   !(each.labels && each.labels.length) && !each.getAttribute("aria-label") && !each.textContent.trim()
 ).map((each) => each.outerHTML);
 """
