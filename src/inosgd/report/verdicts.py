@@ -127,7 +127,7 @@ def _compared(material: Material) -> tuple[Answer, ...]:
         kept,
         Answer(QUALITY, told, quality.good),
         replace(low, text=f"By {row.label}: {low.text}"),
-        about_next(material.suggestions, COMPARED),
+        about_next(material.suggestions, COMPARED, good=quality.good),
     )
 
 
