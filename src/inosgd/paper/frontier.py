@@ -14,7 +14,9 @@ The protocol, which was fixed before anything was trained by it:
 4. ``auto`` is held against DP-SGD and against INO-SGD in the paper's variant, overall and for the worst owner: 95%
    intervals of paired differences, and p-values with Holm's correction over all studies and both measures.
 
-The ablation takes one part of ``auto`` away at a time, at the rate that was chosen for ``auto``.
+The ablation takes one part of ``auto`` away at a time, at the rate that was chosen for ``auto``. Two more rows show
+what learning rates in noise units contribute: there ``auto`` takes over the rate of DP-SGD, in noise units and in batch
+units.
 """
 
 from __future__ import annotations
@@ -35,12 +37,13 @@ from inosgd.compare.comparison import compare, open_store
 from inosgd.compare.entrant import Entrant, entrants
 from inosgd.compare.results import Result, ResultStore
 from inosgd.importance import Importance
-from inosgd.method import AUTO, METHODS
+from inosgd.method import AUTO, DP_SGD, METHODS
 from inosgd.paper.evidence import setting_of
 from inosgd.paper.own import MIXTURES, mixture_study
 from inosgd.paper.registry import study_named
 from inosgd.parallel.workers import LOCAL, Workers
 from inosgd.study.built_in import STUDIES
+from inosgd.study.config import plan_once
 from inosgd.study.shares import settled
 from inosgd.study.study import Study, split_of
 
@@ -237,13 +240,13 @@ def measure(
         rates[entrant.label] = (max(scores, key=lambda rate: scores[rate]), scores)
     for rate in entry.rates:
         best = [entrant for entrant in entering if rates[entrant.label][0] == rate]
-        trained |= _trained(study, best, rate, range(entry.seeds), cache, workers, notice)
+        at_rate = study.changed({"learning_rate": rate})
+        trained |= _trained(at_rate, best, range(entry.seeds), cache, workers, notice)
     rows = {entrant.label: trained[entrant.label] for entrant in entering}
     ablation = {}
     if entry.ablation:
-        rate = rates[AUTO.name][0]
-        for label, changed, entrant in ablated(study):
-            ablation[label] = _trained(changed, [entrant], rate, range(entry.seeds), cache, workers, notice)[label]
+        for label, changed, entrant in ablated(study, rates[AUTO.name][0], rates[DP_SGD.name][0]):
+            ablation[label] = _trained(changed, [entrant], range(entry.seeds), cache, workers, notice)[label]
     return Measured(
         entry,
         f"{setting_of(study)}, {study.model_name}",
@@ -258,10 +261,18 @@ def measure(
     )
 
 
-def ablated(study: Study) -> Iterator[tuple[str, Study, Entrant]]:
-    """``auto`` with one part taken away or exchanged: a label, the study as it is then trained, and the entrant."""
-    chosen = settled(study.config.by(AUTO), split_of(study, 0))
-    averaged = study.changed({"averaging": "exponential"})
+def ablated(study: Study, rate: float, dp_sgd_rate: float) -> Iterator[tuple[str, Study, Entrant]]:
+    """``auto`` with one part taken away or exchanged: a label, the study as it is then trained, and the entrant.
+
+    Args:
+        study: With rates in noise units.
+        rate: That of ``auto``.
+        dp_sgd_rate: That of DP-SGD, which two rows take over.
+    """
+    at_rate = study.changed({"learning_rate": rate})
+    data = split_of(at_rate, 0)
+    chosen = settled(at_rate.config.by(AUTO), data)
+    averaged = at_rate.changed({"averaging": "exponential"})
     paper = study.config.plan.variant
 
     def row(label: str, **changes: object) -> tuple[str, Study, Entrant]:
@@ -272,7 +283,14 @@ def ablated(study: Study) -> Iterator[tuple[str, Study, Entrant]]:
     yield row("with a tail", importance=Importance())
     yield row(f"plan `{paper}`", variant=paper)
     yield row("plan `uniform`", variant="uniform")
-    yield "classes counted", _counting(study), Entrant("classes counted", AUTO)
+    yield "classes counted", _counting(at_rate), Entrant("classes counted", AUTO)
+    terms = plan_once(study.config.by(DP_SGD), data.owners.table).at(0)
+    by_noise = study.changed({"learning_rate": dp_sgd_rate})
+    rate_by_batch = by_noise.config.rate_in_batch_units(terms)
+    by_batch = study.changed({"learning_rate_unit": "batch", "learning_rate": rate_by_batch})
+    for unit, taken_over in (("noise", by_noise), ("batch", by_batch)):
+        label = f"rate of DP-SGD, in {unit} units"
+        yield label, taken_over, Entrant(label, AUTO)
 
 
 def _counting(study: Study) -> Study:
@@ -303,15 +321,13 @@ def _validated(
 def _trained(
     study: Study,
     entering: Sequence[Entrant],
-    rate: float,
     seeds: Sequence[int],
     cache: Path,
     workers: Workers,
     notice: Notice,
 ) -> dict[str, list[Result]]:
-    at_rate = study.changed({"learning_rate": rate})
-    store = _store(at_rate, cache)
-    for result in compare(at_rate, entering, seeds, store, workers=workers, evaluations=1):
+    store, rate = _store(study, cache), study.config.learning_rate
+    for result in compare(study, entering, seeds, store, workers=workers, evaluations=1):
         notice(f"{study.name}: {result.entrant['label']} at {rate:g}, seed {result.seed}: {result.final.overall:.3f}")
     return {entrant.label: list(store.of(entrant, seeds)) for entrant in entering}
 
@@ -319,6 +335,6 @@ def _trained(
 def _store(study: Study, cache: Path, *, validation: bool = False) -> ResultStore:
     config = study.config
     purpose = "-validation" * validation + "-averaged" * (config.averaging is not None)
-    purpose += "-counted" * config.count_classes
+    purpose += "-counted" * config.count_classes + "-batch-units" * (config.learning_rate_unit == "batch")
     folder = cache / f"frontier-{study.name}-{config.learning_rate:g}{purpose}"
     return open_store(study, folder, validation=validation)

@@ -10,7 +10,7 @@ from scipy import stats
 
 from inosgd.analysis.differences import Difference, paired_difference
 from inosgd.analysis.summary import mean_sd
-from inosgd.method import AUTO, DP_SGD, INO_SGD
+from inosgd.method import AUTO, DP_SGD, IDP_SGD, INO_SGD
 from inosgd.paper import frontier
 from inosgd.paper.frontier import FRONTIER, Measured, Outcome
 
@@ -24,7 +24,7 @@ LARGEST_LOSS = 0.005
 
 @dataclass(frozen=True)
 class Held:
-    """``auto`` less another method in one study and measure, with its p-value after Holm's correction."""
+    """A method less another in one study and measure, with its p-value after Holm's correction."""
 
     study: str
     against: str
@@ -56,11 +56,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return corrected
 
 
-def held_against(everything: Sequence[Measured], against: str) -> list[Held]:
-    """``auto`` against a method in all studies and measures."""
+def held_against(everything: Sequence[Measured], against: str, method: str = AUTO.name) -> list[Held]:
+    """A method against another in all studies and measures."""
     found = []
     for measured in everything:
-        ours, theirs = measured.rows[AUTO.name], measured.rows[against]
+        ours, theirs = measured.rows[method], measured.rows[against]
         for name, measure in MEASURES.items():
             pairs = [[measure(outcome) for outcome in rows] for rows in (ours, theirs)]
             found.append((measured.entry.name, name, paired_difference(*pairs)))
@@ -76,7 +76,7 @@ def render(everything: Sequence[Measured]) -> str:
     if missing:
         parts += [f"Not trained yet: {', '.join(missing)}.", ""]
     parts += ["Every training in numbers, by seed: [frontier](frontier).", ""]
-    parts += _verdicts(everything)
+    parts += [*_verdicts(everything), *_papers_comparisons(everything)]
     for measured in everything:
         parts += _section(measured)
     return "\n".join(parts).rstrip() + "\n"
@@ -104,6 +104,23 @@ def _verdicts(everything: Sequence[Measured]) -> list[str]:
             found_on = "yes" if measured.entry.found_on else "no"
             lines.append(f"| {measured.entry.name} | {found_on} | {against} | {' | '.join(cells)} |")
     return [*lines, "", "Differences in points with 95% intervals; p-values are Holm's.", ""]
+
+
+def _papers_comparisons(everything: Sequence[Measured]) -> list[str]:
+    lines = [
+        "## The paper's comparisons, each method at its own rate in noise units",
+        "",
+        "At one learning rate in batch units for all methods, the same comparisons are in [the evidence](RESULTS.md).",
+        "",
+        "| study | INO-SGD less IDP-SGD: overall | worst owner | IDP-SGD less DP-SGD: overall | worst owner |",
+        "|---|---|---|---|---|",
+    ]
+    pairs = ((INO_SGD.name, IDP_SGD.name), (IDP_SGD.name, DP_SGD.name))
+    held = [each for method, against in pairs for each in held_against(everything, against, method)]
+    for measured in everything:
+        cells = [_difference(each) for each in held if each.study == measured.entry.name]
+        lines.append(f"| {measured.entry.name} | {' | '.join(cells)} |")
+    return [*lines, ""]
 
 
 def _named(names: Sequence[str]) -> str:
