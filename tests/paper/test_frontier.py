@@ -26,7 +26,7 @@ TEST_STUDIES = {"CF-PC", "CM-PC", "SU-LS", "x-ray-hospitals", "CIFAR-collectors"
 def quick(monkeypatch):
     study = STUDIES["digits"].changed({"steps": 3})
     monkeypatch.setattr(Entry, "study", lambda self, data: study)
-    monkeypatch.setattr(frontier, "FACTORS", (1.0, 2.0))
+    monkeypatch.setattr(Entry, "rates", property(lambda self: (self.rate, 2 * self.rate)))
     monkeypatch.setattr(frontier, "entered", lambda _: entrants([DP_SGD, IDP_SGD, INO_SGD, AUTO], ["sample"]))
     return study
 
@@ -55,7 +55,7 @@ def test_every_method_has_its_own_rate_and_all_share_the_seeds(quick, tmp_path):
 
 
 def test_what_is_ahead_by_chance_is_not_called_better(quick, tmp_path, monkeypatch):
-    monkeypatch.setattr(frontier, "FACTORS", (1.0,))
+    monkeypatch.setattr(Entry, "rates", property(lambda self: (self.rate,)))
     monkeypatch.setattr(frontier, "VALIDATION_SEEDS", (0,))
     measured = measure(Entry("digits", 0.02, 2), tmp_path, tmp_path / "cache", workers=ONE)
     same = dataclasses.replace(measured, rows={**measured.rows, "dp-sgd": measured.rows["auto"]})
