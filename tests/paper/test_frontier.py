@@ -41,7 +41,15 @@ def test_every_method_has_its_own_rate_and_all_share_the_seeds(quick, tmp_path):
         assert tried[rate] == max(tried.values())
     assert {len(rows) for rows in measured.rows.values()} == {2}
     assert measured.rows["auto"][0].last is not None
-    parts = {"plain loss", "with a tail", "plan `sample`", "plan `uniform`", "classes counted"}
+    parts = {
+        "plain loss",
+        "target `natural`",
+        "target `classes`",
+        "with a tail",
+        "plan `sample`",
+        "plan `uniform`",
+        "classes counted",
+    }
     assert set(measured.ablation) == parts | {f"rate of DP-SGD, in {unit} units" for unit in ("noise", "batch")}
     write_measured(measured, tmp_path / "kept")
     (kept,) = read_measured(tmp_path / "kept")
@@ -74,11 +82,15 @@ def test_the_rule_was_not_found_on_the_studies_that_test_it():
 def test_a_part_is_taken_away_at_a_time():
     noise_study = STUDIES["digits"].changed({"learning_rate_unit": "noise"})
     rows = {label: (study, entrant) for label, study, entrant in ablated(noise_study, 0.04, 0.02)}
-    whole = AUTO.adjustment
+    whole, losses = AUTO.adjustment, {"plain loss", "target `natural`", "target `classes`"}
     assert rows["plain loss"][1].method.adjustment is None
     assert rows["with a tail"][1].method.importance is not None
     assert rows["plan `uniform`"][1].method.variant == "uniform"
-    assert all(rows[label][1].method.adjustment == whole for label in rows if label != "plain loss")
+    assert all(rows[label][1].method.adjustment == whole for label in set(rows) - losses)
+    targets = {label: rows[label][1].method.adjustment for label in losses - {"plain loss"}}
+    assert {label: (each.target, each.tau) for label, each in targets.items()} == {
+        f"target `{target}`": (target, whole.tau) for target in ("natural", "classes")
+    }
     assert {study.config.learning_rate for label, (study, _) in rows.items() if "DP-SGD" not in label} == {0.04}
     assert rows["rate of DP-SGD, in noise units"][0].config.learning_rate == 0.02
     assert rows["classes counted"][0].split(0).shares is None

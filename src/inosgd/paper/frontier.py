@@ -34,6 +34,7 @@ import numpy as np
 import torch
 
 from inosgd._version import __version__
+from inosgd.adjustment import TARGETS, Adjustment
 from inosgd.compare.comparison import compare, open_store
 from inosgd.compare.entrant import Entrant, entrants
 from inosgd.compare.results import Result, ResultStore
@@ -110,7 +111,7 @@ FRONTIER = (
         note="The paper's plan `scale` in the place of the one that `auto` chose is a point better overall, and no "
         "worse for the worst owner.",
     ),
-    Entry("CA-MLP", 0.01, found_on=True),
+    Entry("CA-MLP", 0.01, found_on=True, ablation=True),
     Entry(
         "PN-EN",
         0.04,
@@ -277,6 +278,7 @@ def ablated(study: Study, rate: float, dp_sgd_rate: float) -> Iterator[tuple[str
     data = split_of(at_rate, 0)
     chosen = settled(at_rate.config.by(AUTO), data)
     averaged = at_rate.changed({"averaging": "exponential"})
+    loss = chosen.method.adjustment or Adjustment()
     paper = study.config.plan.variant
 
     def row(label: str, **changes: object) -> tuple[str, Study, Entrant]:
@@ -284,6 +286,8 @@ def ablated(study: Study, rate: float, dp_sgd_rate: float) -> Iterator[tuple[str
         return label, averaged, Entrant(label, method, chosen.plan.fairness)
 
     yield row("plain loss", adjustment=None)
+    for target in (each for each in TARGETS if each != loss.target):
+        yield row(f"target `{target}`", adjustment=dataclasses.replace(loss, target=target))
     yield row("with a tail", importance=Importance())
     yield row(f"plan `{paper}`", variant=paper)
     yield row("plan `uniform`", variant="uniform")
