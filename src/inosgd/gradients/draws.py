@@ -25,12 +25,12 @@ class HeldDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     What is drawn by a generator of the model's own is drawn: it cannot be set back for a second pass in training.
 
     Attributes:
-        asked: Whether anything was drawn so far.
+        asked: Whether anything was drawn so far, or before this.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, asked: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.asked = False
+        self.asked = asked
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -27,7 +27,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -38,6 +38,7 @@ from torch.utils import _pytree as pytree
 from inosgd._arrays import FloatArray, IntArray
 from inosgd.gradients.draws import HeldDraws
 from inosgd.gradients.engine import BatchGradients, ExampleLosses, Examples, count_examples, tensors_of
+from inosgd.gradients.kinds import kind_of
 from inosgd.gradients.recording import RaggedError, Task, UncheckedError, take
 
 UNITS = (8, 16, 32, 64)
@@ -48,6 +49,10 @@ _BLOCKS = (1, 3)
 
 _ALIGNMENT = 64
 """New tensors of torch's begin at multiples of so many bytes."""
+
+T = TypeVar("T")
+Measure = Callable[[Task, Examples], BatchGradients]
+Probe = Callable[[Examples], BatchGradients]
 
 _GOLDEN, _ROUNDINGS_OF_SUMS = 0.6180339887498949, 2.0**-44
 
@@ -63,16 +68,24 @@ class Sizes:
         unit: The rows of a block; 1 if no block gives an example the same bits wherever it stands.
         by_columns: Whether it takes linear maps by columns; see `Task`.
         agrees: For every size tried, whether examples have the bits that they have in blocks.
+        drawn: Whether the model draws random numbers. One that begins to draw later has other bits in every pass, and
+            passes in the pieces that are known.
     """
 
     unit: int
     by_columns: bool = False
     agrees: dict[int, bool] = field(default_factory=dict)
+    drawn: bool = False
 
 
 _known: WeakKeyDictionary[nn.Module, WeakKeyDictionary[ExampleLosses, dict[tuple[object, ...], Sizes]]]
 _known = WeakKeyDictionary()
 """For every model alive, with which losses and in which states what was found."""
+
+_found: dict[tuple[object, ...], Any] = {}
+"""What was found for models that differ from others in nothing but numbers (`inosgd.gradients.kinds`)."""
+
+_MOST_FOUND = 1024
 
 
 def laid_out(examples: Examples) -> Examples:
@@ -118,8 +131,12 @@ def passing(task: Task, examples: Examples, measured: Measure, most: int | None 
 
     def agrees(size: int) -> bool:
         if size not in sizes.agrees:
-            found = _probed(task, examples, measured, lambda p: _agrees(p, examples, size, sizes.unit), False)
-            sizes.agrees[size] = found
+
+            def tried() -> bool:
+                drawn = HeldDraws(sizes.drawn)
+                return _probed(task, measured, drawn, lambda p: _agrees(p, examples, size, sizes.unit), False)
+
+            sizes.agrees[size] = _once(tried, task, examples, measured, sizes.unit, size)
         return sizes.agrees[size]
 
     return task, next(filter(agrees, (rows, *_pieces(rows, sizes.unit))), sizes.unit)
@@ -160,31 +177,53 @@ def _pieces(rows: int, unit: int) -> list[int]:
     return [unit << power for power in reversed(range((-(-rows // unit) - 1).bit_length()))]
 
 
-T = TypeVar("T")
-Measure = Callable[[Task, Examples], BatchGradients]
-Probe = Callable[[Examples], BatchGradients]
-
-
 def _sizes(task: Task, examples: Examples, measured: Measure) -> Sizes:
     modes = tuple([module.training for module in task.modules])
-    shapes = [(leaf.shape[1:], leaf.dtype) for leaf in tensors_of(examples)]
-    state = (measured, torch.get_num_threads(), modes, *shapes, *map(id, task.parameters.values()))
+    state = (*_way(examples, measured), modes, *map(id, task.parameters.values()))
     of_model = _known.get(task.model)
     if of_model is None:
         of_model = _known[task.model] = WeakKeyDictionary()
     known = of_model.setdefault(task.losses, {})
     if state not in known:
-        known[state] = _tried(task, examples, measured)
+        found = _once(lambda: _tried(task, examples, measured), task, examples, measured)
+        known[state] = replace(found, agrees=dict(found.agrees))
     return known[state]
+
+
+def _way(examples: Examples, measured: Measure) -> tuple[object, ...]:
+    """What decides, beside the model, how examples pass."""
+    shapes = [(leaf.shape[1:], leaf.dtype) for leaf in tensors_of(examples)]
+    return measured, torch.get_num_threads(), *shapes
+
+
+def _once(find: Callable[[], T], task: Task, examples: Examples, measured: Measure, *question: object) -> T:
+    """What is found for the first model of this kind, or for every model, where its kind cannot be told.
+
+    Guarantee:
+        Models of one kind take the same ways through the same kernels, by what is assumed of kernels, so that what was
+        found of one of them is true of all.
+    """
+    kind = kind_of(task)
+    if kind is None:
+        return find()
+    key = (kind, _way(examples, measured), question)
+    if key not in _found:
+        answer = find()
+        while len(_found) >= _MOST_FOUND:
+            del _found[next(iter(_found))]
+        _found[key] = answer
+    found: T = _found[key]
+    return found
 
 
 def _tried(task: Task, examples: Examples, measured: Measure) -> Sizes:
     """The smallest block that will do, with linear maps as they are or by columns."""
     for by_columns in (False, True):
         way = replace(task, by_columns=by_columns)
-        unit = _probed(way, examples, measured, lambda probe: _unit(probe, examples), 1)
-        if unit > 1:
-            return Sizes(unit, by_columns, {blocks * unit: True for blocks in _BLOCKS})
+        draws = _draws(way, examples, measured)
+        unit = 1 if draws is None else _probed(way, measured, draws, lambda probe: _unit(probe, examples), 1)
+        if draws is not None and unit > 1:
+            return Sizes(unit, by_columns, {blocks * unit: True for blocks in _BLOCKS}, draws.asked)
     return Sizes(1, agrees={1: True})
 
 
@@ -253,24 +292,38 @@ def made_up(examples: Examples, count: int) -> Examples:
     return pytree.tree_map_only(torch.Tensor, rows, examples)
 
 
-def _probed(task: Task, examples: Examples, measured: Measure, find: Callable[[Probe], T], otherwise: T) -> T:
+def _draws(task: Task, examples: Examples, measured: Measure) -> HeldDraws | None:
+    """Whether the model draws for this batch, as draws that are held fixed; None if it fails."""
+    draws = HeldDraws()
+
+    def passed() -> HeldDraws:
+        with draws:
+            measured(task, examples)
+        return draws
+
+    return _tolerated(task, passed, None)
+
+
+def _probed(task: Task, measured: Measure, draws: HeldDraws, find: Callable[[Probe], T], otherwise: T) -> T:
     """What ``find`` finds with a probe in its hands, or ``otherwise`` if the model fails on what is made up.
 
     What the model draws is held fixed, if it draws anything.
     """
-    draws, devices = HeldDraws(), [task.device] if task.device.type == "cuda" else []
-
     made_up_task = replace(task, seen=replace(task.seen, anything=True)) if task.seen is not None else task
 
-    def probe(batch: Examples) -> BatchGradients:
-        return measured(made_up_task, batch)
+    def probed() -> T:
+        with draws if draws.asked else nullcontext():
+            return find(lambda batch: measured(made_up_task, batch))
 
+    return _tolerated(task, probed, otherwise)
+
+
+def _tolerated(task: Task, find: Callable[[], T], otherwise: T) -> T:
+    """What is found, with torch's generators set back, or ``otherwise`` if the model fails."""
+    devices = [task.device] if task.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         try:
-            with draws:
-                measured(task, examples)
-            with draws if draws.asked else nullcontext():
-                return find(probe)
+            return find()
         except (RaggedError, UncheckedError):  # the latter of the examples themselves: the batch is checked first
             raise
         except Exception:

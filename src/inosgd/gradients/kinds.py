@@ -1,0 +1,86 @@
+"""Kinds of tasks: two of one kind differ in nothing but numbers.
+
+What kernels do with a batch depends on shapes, types and layouts and not on numbers (`inosgd.gradients.invariance` says
+what is assumed of them). What was found of one model is therefore true of others of its kind: of those that are trained
+with other seeds, methods or budgets in one comparison, or for one audit.
+"""
+
+from __future__ import annotations
+
+import types
+import weakref
+from collections.abc import Hashable
+
+import torch
+from torch import nn
+
+from inosgd.gradients.engine import ExampleLosses, Supervised
+from inosgd.gradients.recording import Task
+
+_CONTENTS = ("_parameters", "_buffers", "_modules")
+_PLAIN = (bool, int, float, complex, str, type(None), type, torch.dtype, torch.device)
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
+_ADDRESSES = 64
+"""Kernels tell addresses apart by their remainder of so many bytes, at most."""
+
+
+class _OfNoKindError(Exception):
+    """Something that may do other things than another that looks like it."""
+
+
+def kind_of(task: Task) -> Hashable | None:
+    """Everything of a task but numbers; None where that cannot be told.
+
+    It can be told of modules of `torch.nn`, all of whose behaviour is in their attributes, and of `supervised` losses
+    with a plain function. A subclass, a hook or an attribute of another type may do anything.
+    """
+    try:
+        modules = tuple([_module(module) for module in task.modules])
+        places = {id(module): place for place, module in enumerate(task.modules)}
+        quiet = frozenset([places[each] for each in task.quiet if each in places])
+        turned = None if task.turned is None else frozenset(task.turned)
+        return modules, _shared(task), _losses(task.losses), task.reading, quiet, turned
+    except _OfNoKindError:
+        return None
+
+
+def _module(module: nn.Module) -> Hashable:
+    if getattr(nn, type(module).__name__, None) is not type(module):
+        raise _OfNoKindError
+    own = tuple([(name, _plain(value)) for name, value in vars(module).items() if name not in _CONTENTS])
+    tensors = [*module._parameters.items(), *module._buffers.items()]
+    held = tuple([(name, _plain(tensor)) for name, tensor in tensors])
+    return type(module), type(module).forward, own, held, tuple(module._modules)
+
+
+def _shared(task: Task) -> Hashable:
+    """Which parameters and modules are one and the same."""
+    first: dict[int, int] = {}
+    held = [each for module in task.modules for each in (*module._parameters.values(), *module._modules.values())]
+    return tuple([first.setdefault(id(each), place) for place, each in enumerate(held)])
+
+
+def _losses(losses: ExampleLosses) -> Hashable:
+    if type(losses) is not Supervised:
+        raise _OfNoKindError
+    offsets = None if losses.offsets is None else tuple([(each.dtype, each.shape) for each in losses.offsets.values()])
+    return _plain(losses.loss), offsets, losses.classes_last, losses.targets
+
+
+def _plain(value: object) -> Hashable:
+    if isinstance(value, _PLAIN) or type(value) in _FUNCTIONS:
+        return type(value), value
+    if isinstance(value, torch.Tensor) and type(value) in (torch.Tensor, nn.Parameter):
+        return _tensor(value)
+    if type(value) in (tuple, list, set):
+        return type(value), tuple([_plain(each) for each in value])  # type: ignore[attr-defined]
+    if isinstance(value, weakref.ref) or (isinstance(value, dict) and not value):
+        return (type(value),)
+    raise _OfNoKindError
+
+
+def _tensor(value: torch.Tensor) -> Hashable:
+    if value.layout is not torch.strided or value._backward_hooks:
+        raise _OfNoKindError
+    address = value.data_ptr() % _ADDRESSES
+    return type(value), value.shape, value.stride(), value.dtype, value.device, value.requires_grad, address

@@ -1,0 +1,223 @@
+"""What is found of a model is used for others of its kind, and of no other kind."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from inosgd.gradients import BookkeepingEngine, invariance, supervised
+from inosgd.gradients.engine import Supervised
+from inosgd.gradients.kinds import kind_of
+from inosgd.gradients.recording import Task, record_pass
+
+LOSSES = supervised(functional.cross_entropy)
+
+
+def made(seed: int = 0, **changes) -> nn.Sequential:
+    torch.manual_seed(seed)
+    convolution = nn.Conv2d(1, 4, **{"kernel_size": 3, "padding": 1, **changes})
+    return nn.Sequential(convolution, nn.Tanh(), nn.Flatten(), nn.Linear(4 * 36, 3))
+
+
+def kind(model: nn.Module, losses=LOSSES):
+    return kind_of(Task.of(model, losses))
+
+
+def batch(count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    source = torch.Generator().manual_seed(count)
+    return torch.randn(count, 1, 6, 6, generator=source), torch.arange(count) % 3
+
+
+def test_numbers_make_no_difference():
+    assert kind(made(0)) == kind(made(1)) is not None
+    with_offsets = [LOSSES.with_offsets(torch.full((3,), value).numpy()) for value in (0.5, 1.0)]
+    assert kind(made(), with_offsets[0]) == kind(made(), with_offsets[1]) != kind(made())
+
+
+def evaluated(model: nn.Sequential) -> None:
+    model[1].eval()
+
+
+def frozen(model: nn.Sequential) -> None:
+    model[0].bias.requires_grad_(False)
+
+
+def tied(model: nn.Sequential) -> None:
+    model.append(nn.Linear(3, 3))
+    model.append(model[-1])
+
+
+def untied(model: nn.Sequential) -> None:
+    model.extend([nn.Linear(3, 3), nn.Linear(3, 3)])
+
+
+def circular(model: nn.Sequential) -> None:
+    model[0].padding_mode = "circular"
+
+
+def rewritten(model: nn.Sequential) -> None:
+    model[1].forward = functional.relu
+
+
+def in_channels_last(model: nn.Sequential) -> None:
+    model.to(memory_format=torch.channels_last)
+
+
+def at_another_address(model: nn.Sequential) -> None:
+    model[0].weight.data = torch.zeros(40)[1:37].view(4, 1, 3, 3)
+
+
+def other_activation(model: nn.Sequential) -> None:
+    model[1] = nn.Sigmoid()
+
+
+def doubled(model: nn.Sequential) -> None:
+    model.double()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        evaluated,
+        frozen,
+        tied,
+        untied,
+        circular,
+        rewritten,
+        in_channels_last,
+        at_another_address,
+        other_activation,
+        doubled,
+    ],
+)
+def test_everything_else_does(change):
+    model = made()
+    change(model)
+    changed = kind(model)
+    assert changed is not None
+    assert changed != kind(made())
+
+
+def test_one_layer_twice_is_another_kind_than_two():
+    models = [made(), made()]
+    tied(models[0])
+    untied(models[1])
+    assert kind(models[0]) != kind(models[1])
+
+
+def test_a_patched_class_is_another_kind(monkeypatch):
+    before = kind(made())
+    monkeypatch.setattr(nn.Tanh, "forward", lambda self, inputs: torch.tanh(inputs))
+    assert kind(made()) != before
+
+
+class Own(nn.Tanh):
+    """What a subclass does is its own affair."""
+
+
+def with_hook(model: nn.Sequential) -> None:
+    model[1].register_forward_hook(lambda *_: None)
+
+
+def with_subclass(model: nn.Sequential) -> None:
+    model[1] = Own()
+
+
+def with_object(model: nn.Sequential) -> None:
+    model[1].scale = object()
+
+
+def with_method(model: nn.Sequential) -> None:
+    model[1].forward = Own().forward
+
+
+def with_hooked_parameter(model: nn.Sequential) -> None:
+    model[0].weight.register_hook(lambda gradient: gradient)
+
+
+@pytest.mark.parametrize("change", [with_hook, with_subclass, with_object, with_method, with_hooked_parameter])
+def test_what_may_do_anything_is_of_no_kind(change):
+    model = made()
+    change(model)
+    assert kind(model) is None
+
+
+class OwnLosses(Supervised):
+    """Losses of a class of their own."""
+
+
+@pytest.mark.parametrize(
+    "losses",
+    [
+        lambda model, examples: functional.cross_entropy(model(examples[0]), examples[1], reduction="none"),
+        supervised(functools.partial(functional.cross_entropy, label_smoothing=0.1)),
+        OwnLosses(functional.cross_entropy),
+    ],
+)
+def test_losses_that_may_do_anything_are_of_no_kind(losses):
+    assert kind(made(), losses) is None
+
+
+@pytest.fixture
+def tried(monkeypatch):
+    """How many sizes were looked at, with nothing known from other tests."""
+    count, looked = [0], invariance._agrees
+    monkeypatch.setattr(invariance, "_found", {})
+
+    def counted(*args):
+        count[0] += 1
+        return looked(*args)
+
+    monkeypatch.setattr(invariance, "_agrees", counted)
+    return count
+
+
+def measured(model: nn.Module, count: int):
+    with BookkeepingEngine().on(model, LOSSES, batch(count)) as gradients:
+        return gradients.measure()
+
+
+def test_a_second_model_of_a_kind_is_not_tried(tried):
+    for count in (5, 40):
+        measured(made(0), count)
+    first = tried[0]
+    assert first > 2
+    for count in (5, 40):
+        measured(made(1), count)
+    assert tried[0] == first
+    measured(made(1), 70)
+    assert tried[0] > first, "another size"
+    before = tried[0]
+    measured(made(1, padding_mode="circular"), 5)
+    assert tried[0] > before, "another kind"
+
+
+def test_a_model_that_changes_its_ways_leaves_nothing_behind(tried):
+    """It is known by then, and what is found of it afterwards is of its new kind."""
+    model = made(0)
+    measured(model, 5)
+    circular(model)
+    measured(model, 40)
+    before = tried[0]
+    measured(made(1), 40)
+    assert tried[0] > before
+
+
+def test_few_findings_are_kept(tried, monkeypatch):
+    monkeypatch.setattr(invariance, "_MOST_FOUND", 2)
+    for count in (5, 40, 70, 100):
+        measured(made(), count)
+    assert len(invariance._found) == 2
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5])
+def test_draws_are_held_fixed_at_later_sizes_too(tried, share):
+    """Without that, no bits would agree, and batches would pass in blocks."""
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.Dropout(share), nn.Linear(8, 3))
+    for count in (5, 40):
+        _, rows = invariance.passing(Task.of(model, LOSSES), batch(count), record_pass)
+    assert rows == 40
