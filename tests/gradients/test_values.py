@@ -273,6 +273,21 @@ class TestMoved:
         assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
 
 
+    def test_parameters_are_moved_by_roundings_only_where_numbers_differ(self, monkeypatch):
+        sizes: list[float] = []
+
+        def noted(parameters, size, draw=0):
+            sizes.append(abs(size))
+            return moved(parameters, size, draw)
+
+        monkeypatch.setattr("inosgd.gradients.values.moved", noted)
+        on(BookkeepingEngine(), perceptron(), CROSS_ENTROPY, examples())
+        assert sizes == [0.1]
+        with pytest.raises(InvalidArgumentError, match="mix"):
+            on(BookkeepingEngine(), perceptron(), by_largest_loss, examples())
+        assert min(sizes) < 1e-4
+
+
 class TestWhen:
     """Values are checked at batches 1, 2, 4, 8, ..., and wherever something changed."""
 

@@ -44,9 +44,6 @@ from inosgd.gradients.recording import RaggedError, Task, UncheckedError, take
 UNITS = (8, 16, 32, 64)
 """Blocks that are tried, in rows."""
 
-_BLOCKS = (1, 3)
-"""How many blocks the batches have in which a block is tried."""
-
 _ALIGNMENT = 64
 """New tensors of torch's begin at multiples of so many bytes."""
 
@@ -221,16 +218,25 @@ def _tried(task: Task, examples: Examples, measured: Measure) -> Sizes:
     for by_columns in (False, True):
         way = replace(task, by_columns=by_columns)
         draws = _draws(way, examples, measured)
-        unit = 1 if draws is None else _probed(way, measured, draws, lambda probe: _unit(probe, examples), 1)
-        if draws is not None and unit > 1:
-            return Sizes(unit, by_columns, {blocks * unit: True for blocks in _BLOCKS}, draws.asked)
+        if draws is None:
+            continue
+        nothing: tuple[int, ...] = ()
+        agreeing = _probed(way, measured, draws, lambda probe: _blocks(probe, examples), nothing)
+        if agreeing:
+            return Sizes(agreeing[0], by_columns, dict.fromkeys(agreeing, True), draws.asked)
     return Sizes(1, agrees={1: True})
 
 
-def _unit(probe: Probe, examples: Examples) -> int:
-    """The smallest block in which examples have the same bits at any place, beside any other, and in larger batches."""
-    fitting = (unit for unit in UNITS if all(_agrees(probe, examples, blocks * unit, unit) for blocks in _BLOCKS))
-    return next(fitting, 1)
+def _blocks(probe: Probe, examples: Examples) -> tuple[int, ...]:
+    """The smallest block in which examples have the same bits at any place, beside any other, and in larger batches.
+
+    With it, the size of those; nothing if there is no such block.
+    """
+    for unit in UNITS:
+        larger = (2 if padded_size(count_examples(examples), unit) == 2 * unit else 3) * unit
+        if all(_agrees(probe, examples, rows, unit) for rows in (unit, larger)):
+            return unit, larger
+    return ()
 
 
 def _agrees(probe: Probe, examples: Examples, rows: int, unit: int) -> bool:
