@@ -24,6 +24,12 @@ def leave_sizes_unprobed(patched: pytest.MonkeyPatch) -> None:
     patched.setattr(invariance, "_sizes", lambda *_: invariance.Sizes(8, agrees=_All()))
 
 
+@pytest.fixture(autouse=True)
+def _nothing_is_known_of_other_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is found in one test does not hold in the next, where kernels may be patched."""
+    monkeypatch.setattr(invariance, "_found", {})
+
+
 @pytest.fixture
 def values_unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """No values are checked: for tests that count passes, or that break what is checked later than it is."""

@@ -272,7 +272,6 @@ class TestMoved:
             raise RuntimeError("inside")
         assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
 
-
     def test_parameters_are_moved_by_roundings_only_where_numbers_differ(self, monkeypatch):
         sizes: list[float] = []
 
