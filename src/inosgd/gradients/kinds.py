@@ -68,8 +68,10 @@ def _losses(losses: ExampleLosses) -> Hashable:
 
 
 def _plain(value: object) -> Hashable:
-    if isinstance(value, _PLAIN) or type(value) in _FUNCTIONS:
+    if isinstance(value, _PLAIN):
         return type(value), value
+    if isinstance(value, _FUNCTIONS) and getattr(value, "__closure__", None) is None:  # else it may hold anything
+        return (value,)
     if isinstance(value, torch.Tensor) and type(value) in (torch.Tensor, nn.Parameter):
         return _tensor(value)
     if type(value) in (tuple, list, set):
