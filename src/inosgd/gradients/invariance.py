@@ -230,11 +230,13 @@ def _tried(task: Task, examples: Examples, measured: Measure) -> Sizes:
 def _blocks(probe: Probe, examples: Examples) -> tuple[int, ...]:
     """The smallest block in which examples have the same bits at any place, beside any other, and in larger batches.
 
-    With it, the size of those; nothing if there is no such block.
+    With it, the size of a larger batch that was tried: of two blocks for a batch that fits into them, else of three.
+    Examples take all places of single blocks on the way. Nothing if there is no such block.
     """
+    count = count_examples(examples)
     for unit in UNITS:
-        larger = (2 if padded_size(count_examples(examples), unit) == 2 * unit else 3) * unit
-        if all(_agrees(probe, examples, rows, unit) for rows in (unit, larger)):
+        larger = (2 if count <= 2 * unit else 3) * unit
+        if _agrees(probe, examples, larger, unit):
             return unit, larger
     return ()
 
