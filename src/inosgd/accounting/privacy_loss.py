@@ -279,7 +279,7 @@ def _cut(mixture: GaussianMixture, reach: float) -> _Cells:
     edges = np.linspace(-reach, reach + shifts.max(), min(math.ceil(length / width), _MOST_CELLS) + 1)
     losses, loss_errors = _log_ratio(edges, shifts, probabilities, mixture.missing())
     q_mass, q_error, q_ends = _normal_masses(edges)
-    by_shift = [_normal_masses(edges - shift) for shift in shifts.tolist()]
+    by_shift = [_normal_masses(edges - shift) if shift else (q_mass, q_error, q_ends) for shift in shifts.tolist()]
     return _Cells(
         edge_losses=losses,
         edge_errors=loss_errors,
@@ -471,7 +471,7 @@ class _TiltedLaw:
 
 
 def _single_step(loss: _GridLoss) -> _TiltedLaw:
-    return _TiltedLaw(int(loss.indices[0]), _tilted(loss, 0.0), 0.0, _log_moment([loss], 0.0)[0], 0.0)
+    return _TiltedLaw(int(loss.indices[0]), _tilted(loss, 0.0), 0.0, _moment([loss], 0.0).value, 0.0)
 
 
 def _convolve(losses: Sequence[_GridLoss]) -> _TiltedLaw:
@@ -482,11 +482,11 @@ def _convolve(losses: Sequence[_GridLoss]) -> _TiltedLaw:
     most the l2 norm of the error of the spectrum. Mass outside the window is lost or folded into it; what is lost
     is part of the bound, and what is folded in only adds.
     """
-    tilt = _useful_tilt(losses)
-    low, high = _window(losses, tilt)
+    base = _useful_tilt(losses)
+    low, high = _window(losses, base)
     longest = max(int(loss.indices[-1] - loss.indices[0]) for loss in losses) + 1
     size = next_fast_len(max(high - low + 1, longest), real=True)
-    laws = [_tilted(loss, tilt) for loss in losses]
+    laws = [_tilted(loss, base.tilt, value) for loss, value in zip(losses, base.of_steps, strict=True)]
     steps = [loss.steps for loss in losses]
     if _is_rare(laws, steps):
         start, circular, error = _rare_powers(laws, steps, size)
@@ -494,7 +494,7 @@ def _convolve(losses: Sequence[_GridLoss]) -> _TiltedLaw:
         start, circular, error = 0, *_powers(laws, steps, size)
     start += sum(loss.steps * int(loss.indices[0]) for loss in losses)
     masses = np.roll(circular, -((low - start) % size))[: high - low + 1]
-    return _TiltedLaw(low, np.maximum(masses, 0.0), tilt, _log_moment(losses, tilt)[0], error + 2 * _WINDOW_MASS)
+    return _TiltedLaw(low, np.maximum(masses, 0.0), base.tilt, base.value, error + 2 * _WINDOW_MASS)
 
 
 def _powers(laws: Sequence[FloatArray], steps: Sequence[int], size: int) -> tuple[FloatArray, float]:
@@ -569,74 +569,86 @@ def _expm1(x: npt.NDArray[np.complex128]) -> npt.NDArray[np.complex128]:
     return np.asarray(grown + cosine_less_1 * (1 + grown) + 1j * (1 + grown) * np.sin(x.imag), dtype=np.complex128)
 
 
-def _log_moment(losses: Sequence[_GridLoss], tilt: float) -> tuple[float, float, float]:
-    """K(tilt) = log E[exp(tilt * index)] of the composed loss without its infinite part, and two derivatives."""
+@dataclass(frozen=True)
+class _Moment:
+    """K(tilt) = log E[exp(tilt * index)] of the composed loss without its infinite part, and two derivatives.
+
+    ``of_steps`` are the values for one step of each law.
+    """
+
+    tilt: float
+    value: float
+    mean: float
+    variance: float
+    of_steps: tuple[float, ...]
+
+
+def _moment(losses: Sequence[_GridLoss], tilt: float) -> _Moment:
     value = mean = variance = 0.0
+    of_steps = []
     for loss in losses:
         exponents = tilt * loss.indices
-        peak = float(exponents.max())
+        peak = float(max(exponents[0], exponents[-1]))
         tilted = loss.weights * np.exp(np.maximum(exponents - peak, -_LARGEST_EXPONENT))
-        total = float(tilted.sum())
+        total = float(np.add.reduce(tilted))
         # sums of products, not dot products: BLAS would start threads, which costs more than the sum
-        centre = float((tilted * loss.indices).sum()) / total
-        value += loss.steps * (peak + math.log(total))
+        centre = float(np.add.reduce(tilted * loss.indices)) / total
+        of_steps.append(peak + math.log(total))
+        value += loss.steps * of_steps[-1]
         mean += loss.steps * centre
-        variance += loss.steps * float((tilted * (loss.indices - centre) ** 2).sum()) / total
-    return value, mean, variance
+        variance += loss.steps * float(np.add.reduce(tilted * (loss.indices - centre) ** 2)) / total
+    return _Moment(tilt, value, mean, variance, tuple(of_steps))
 
 
-def _useful_tilt(losses: Sequence[_GridLoss]) -> float:
+def _useful_tilt(losses: Sequence[_GridLoss]) -> _Moment:
     """A tilt towards the deltas of interest: exp(``_TILT_EXPONENT``) bounds what it amplifies below the mean.
 
     Rarely sampled examples with little noise have a heavy tail, and tilting far into it would need a huge window:
     the tilt is reduced until it does not widen the law much. Any value is valid.
     """
-    _, mean, variance = _log_moment(losses, 0.0)
-    tilt = math.sqrt(2 * _TILT_EXPONENT / max(variance, 1e-12))
+    plain = _moment(losses, 0.0)
+    tilt = math.sqrt(2 * _TILT_EXPONENT / max(plain.variance, 1e-12))
     for _ in range(60):
-        value, _, widened = _log_moment(losses, tilt)
-        if value - tilt * mean < 1.2 * _TILT_EXPONENT and widened < _MOST_WIDENING * variance:
+        found = _moment(losses, tilt)
+        if found.value - tilt * plain.mean < 1.2 * _TILT_EXPONENT and found.variance < _MOST_WIDENING * plain.variance:
             break
         tilt *= 0.8
-    return tilt
+    return found
 
 
-def _chernoff_tilt(losses: Sequence[_GridLoss], base: float, exponent: float) -> float:
-    """A change of tilt that is nearly best for the Chernoff bound exp(-|exponent|) on the law tilted by ``base``.
+def _chernoff(losses: Sequence[_GridLoss], base: _Moment, exponent: float) -> float:
+    """The index beyond which the law that ``base`` tilts has at most exp(-|exponent|): above it, or below if negative.
 
-    Upward for a positive exponent, downward for a negative one. Best is where the change times the new mean exceeds
-    the growth of K by the exponent; the excess increases with the change. Any value is valid.
+    By Chernoff's bound at a change of tilt that is nearly best. Best is where the change times the new mean exceeds
+    the growth of K by the exponent; the excess increases with the change. Any change is valid.
     """
-    start, _, variance = _log_moment(losses, base)
     wanted, sign = abs(exponent), math.copysign(1.0, exponent)
     low, high = 0.0, math.inf
-    change = math.sqrt(2 * wanted / max(variance, 1e-12))
+    proposal = math.sqrt(2 * wanted / max(base.variance, 1e-12))
     for _ in range(40):
-        value, mean, _ = _log_moment(losses, base + sign * change)
-        reached = sign * change * mean - (value - start)
+        change = proposal
+        found = _moment(losses, base.tilt + sign * change)
+        reached = sign * change * found.mean - (found.value - base.value)
         if 0.7 * wanted < reached < 1.4 * wanted:
             break
         low, high = (change, high) if reached < wanted else (low, change)
         guess = change * min(4.0, math.sqrt(wanted / max(reached, 1e-12)))
-        change = guess if low < guess < high else (low + high) / 2
-    return sign * change
+        proposal = guess if low < guess < high else (low + high) / 2
+    return (found.value - base.value + wanted) / (sign * change)
 
 
-def _window(losses: Sequence[_GridLoss], tilt: float) -> tuple[int, int]:
+def _window(losses: Sequence[_GridLoss], base: _Moment) -> tuple[int, int]:
     """Indices outside of which the tilted law has at most ``_WINDOW_MASS`` on either side (Chernoff)."""
     exponent = -math.log(_WINDOW_MASS)
-    start = _log_moment(losses, tilt)[0]
-    up, down = _chernoff_tilt(losses, tilt, exponent), _chernoff_tilt(losses, tilt, -exponent)
-    high = (_log_moment(losses, tilt + up)[0] - start + exponent) / up
-    low = (_log_moment(losses, tilt + down)[0] - start + exponent) / down
+    high, low = _chernoff(losses, base, exponent), _chernoff(losses, base, -exponent)
     least = sum(loss.steps * int(loss.indices[0]) for loss in losses)
     most = sum(loss.steps * int(loss.indices[-1]) for loss in losses)
     return max(math.floor(low), least), min(math.ceil(high), most)
 
 
-def _tilted(loss: _GridLoss, tilt: float) -> FloatArray:
-    """One step's law, tilted and normalised, from its lowest index on."""
-    value = _log_moment([replace(loss, steps=1)], tilt)[0]
+def _tilted(loss: _GridLoss, tilt: float, value: float | None = None) -> FloatArray:
+    """One step's law, tilted and normalised, from its lowest index on; ``value`` is its log moment, if known."""
+    value = _moment([replace(loss, steps=1)], tilt).value if value is None else value
     law = np.zeros(int(loss.indices[-1] - loss.indices[0]) + 1)
     exponents = np.maximum(tilt * loss.indices - value, -_LARGEST_EXPONENT)
     law[loss.indices - loss.indices[0]] = loss.weights * np.exp(exponents)

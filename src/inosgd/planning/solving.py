@@ -5,14 +5,18 @@ q and noise multiplier z are nearly a Gaussian mechanism with
 
     mu = q sqrt(T (exp(1 / z^2) - 1)),
 
-and (epsilon, delta) determines the mu it allows. Guesses are only guesses: every result is evaluated by the
-accountant and lies on the private side of its budget.
+and (epsilon, delta) determines the mu it allows. Of many classes, a few are solved first and correct the guesses for
+the others. Where each has a past of its own, few tell little of the others: all are then solved by estimates of epsilon
+first (`inosgd.planning.saddle_points`), which take a tenth of the accountant's time or less. Guesses are only guesses:
+every result is evaluated by the accountant and lies on the private side of its budget.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy.interpolate import PchipInterpolator
@@ -21,6 +25,7 @@ from inosgd._arrays import FloatArray, IntArray
 from inosgd.accounting import Exposures, epsilons
 from inosgd.errors import InfeasibleError
 from inosgd.planning.classes import BudgetClasses
+from inosgd.planning.saddle_points import estimated_epsilons
 from inosgd.shown import rounded_up
 
 CLOSEST = 1e-4
@@ -37,9 +42,15 @@ SMALLEST_RATE = 1e-12
 ANCHORS = 24
 MOST_ITERATIONS = 60
 NARROWEST = 1e-9
+ESTIMATES_WITHIN = 1e-4
+MOST_ESTIMATES = 8
+"""Estimates are solved this closely, so that the accountant has its own tolerance to itself, or this often."""
 
-Evaluate = Callable[[FloatArray, IntArray], FloatArray]
-"""From knobs x and the classes they belong to, to epsilons; non-decreasing in x."""
+Cost = Callable[[Sequence[Exposures], FloatArray, FloatArray], FloatArray]
+"""From exposures, deltas and epsilons that are allowed at them to epsilons: an accountant, or an estimate of it."""
+
+Evaluate = Callable[[Cost, FloatArray, IntArray], FloatArray]
+"""From a cost, knobs x and the classes they belong to, to epsilons; non-decreasing in x."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,42 +67,73 @@ class Solution:
     spent: FloatArray
 
 
-def solve_multipliers(classes: BudgetClasses, rates: FloatArray, steps: int, accountant: str) -> Solution:
-    """The smallest noise multiplier that each class allows at its rate, to the private side."""
-
-    def evaluate(knobs: FloatArray, which: IntArray) -> FloatArray:
-        return _budget_used(classes, which, Exposures(rates[which], np.exp(-knobs), steps), accountant)
-
-    guess = -np.log(guess_multipliers(classes.mu, rates, steps))
-    lowest, highest = -np.log(LARGEST_MULTIPLIER), -np.log(SMALLEST_MULTIPLIER)
-    knobs, spent = _solve_all(evaluate, classes, np.clip(guess, lowest, highest), lowest, highest)
-    return Solution(rates, np.exp(-knobs), spent)
+def solve_multipliers(
+    classes: BudgetClasses, rates: FloatArray, steps: int, accountant: str, least: FloatArray | float = 0.0
+) -> Solution:
+    """The smallest noise multiplier, from ``least`` on, that each class allows at its rate, to the private side."""
+    guess = estimated_multipliers(classes, rates, steps, accountant)
+    least = np.maximum(np.full(len(classes), SMALLEST_MULTIPLIER), least)
+    ends = -math.log(LARGEST_MULTIPLIER), -np.log(least)
+    knobs, spent = _solve_all(_at_rates(classes, rates, steps), classes, -np.log(guess), *ends, accountant)
+    return Solution(rates, np.maximum(np.exp(-knobs), least), spent)
 
 
 def solve_rates(
     classes: BudgetClasses, multiplier: float, steps: int, accountant: str, guess: FloatArray | None = None
 ) -> Solution:
     """The largest rate, at most 1, that each class allows at a common noise multiplier, to the private side."""
+    if guess is None:
+        guess = estimated_rates(classes, multiplier, steps, accountant)
+    ends = math.log(SMALLEST_RATE), np.zeros(len(classes))
+    knobs, spent = _solve_all(_at_multiplier(classes, multiplier, steps), classes, np.log(guess), *ends, accountant)
+    return Solution(np.exp(knobs), np.full(len(classes), multiplier), spent)
 
-    def evaluate(knobs: FloatArray, which: IntArray) -> FloatArray:
-        exposures = Exposures(np.exp(knobs), np.full(len(knobs), multiplier), steps)
-        return _budget_used(classes, which, exposures, accountant)
 
+def estimated_multipliers(classes: BudgetClasses, rates: FloatArray, steps: int, accountant: str) -> FloatArray:
+    """About what `solve_multipliers` will find: by the central limit; of many classes with a past, by estimates."""
+    guess = guess_multipliers(classes.mu, rates, steps)
+    if not (classes.many and classes.past and accountant == "pld"):
+        return guess
+    ends = -math.log(LARGEST_MULTIPLIER), np.full(len(classes), -math.log(SMALLEST_MULTIPLIER))
+    return np.exp(-_estimated(_at_rates(classes, rates, steps), classes, -np.log(guess), *ends))
+
+
+def estimated_rates(
+    classes: BudgetClasses, multiplier: float, steps: int, accountant: str, guess: FloatArray | None = None
+) -> FloatArray:
+    """About what `solve_rates` will find: by the central limit; of many classes with a past, by estimates."""
     if guess is None:
         guess = guess_rates(classes.mu, multiplier, steps)
-    knobs = np.log(np.clip(guess, SMALLEST_RATE, 1.0))
-    solved, spent = _solve_all(evaluate, classes, knobs, np.log(SMALLEST_RATE), 0.0)
-    return Solution(np.exp(solved), np.full(len(classes), multiplier), spent)
+    if not (classes.many and classes.past and accountant == "pld"):
+        return guess
+    ends = math.log(SMALLEST_RATE), np.zeros(len(classes))
+    return np.exp(_estimated(_at_multiplier(classes, multiplier, steps), classes, np.log(guess), *ends))
 
 
-def _budget_used(classes: BudgetClasses, which: IntArray, exposures: Exposures, accountant: str) -> FloatArray:
+def _at_rates(classes: BudgetClasses, rates: FloatArray, steps: int) -> Evaluate:
+    def evaluate(cost: Cost, knobs: FloatArray, which: IntArray) -> FloatArray:
+        return _budget_used(classes, which, Exposures(rates[which], np.exp(-knobs), steps), cost)
+
+    return evaluate
+
+
+def _at_multiplier(classes: BudgetClasses, multiplier: float, steps: int) -> Evaluate:
+    def evaluate(cost: Cost, knobs: FloatArray, which: IntArray) -> FloatArray:
+        exposures = Exposures(np.exp(knobs), np.full(len(knobs), multiplier), steps)
+        return _budget_used(classes, which, exposures, cost)
+
+    return evaluate
+
+
+def _budget_used(classes: BudgetClasses, which: IntArray, exposures: Exposures, cost: Cost) -> FloatArray:
     """The epsilon that is used of each budget; where another limit is used more, that share of the budget."""
     limits = classes.limit_deltas.shape[1]
     all_exposures = [*classes.past_of(which), exposures]
     repeated = [Exposures(np.tile(rates, limits), np.tile(zs, limits), steps) for rates, zs, steps in all_exposures]
     deltas = classes.limit_deltas[which].T.ravel()
-    reached = epsilons(repeated, deltas, accountant, resolution=classes.resolution).reshape(limits, -1)
-    shares = (reached / classes.limit_epsilons[which].T).max(axis=0)
+    allowed = classes.limit_epsilons[which].T
+    reached = cost(repeated, deltas, allowed.ravel()).reshape(limits, -1)
+    shares = (reached / allowed).max(axis=0)
     used: FloatArray = np.maximum(shares, classes.room_used(which, exposures)) * classes.epsilons[which]
     return used
 
@@ -110,20 +152,31 @@ def guess_rates(mu: FloatArray, multiplier: float, steps: int) -> FloatArray:
 
 
 def anchors_of(classes: BudgetClasses) -> IntArray:
-    """A few classes of each delta, from the strictest to the most liberal; all where the past or a room matters."""
+    """A few classes of each delta, from the strictest to the most liberal.
+
+    Where there is a past or a room, all classes; of many with a past, a few by what is left to them.
+    """
+    if classes.past and classes.many:
+        return np.sort(_some_of(np.argsort(classes.mu, kind="stable")))
     if classes.past or classes.rooms is not None:
         return np.arange(len(classes))
-    chosen = []
-    for delta in np.unique(classes.deltas):
-        members = np.flatnonzero(classes.deltas == delta)
-        chosen.append(members[np.unique(np.linspace(0, len(members) - 1, ANCHORS).astype(np.int64))])
-    return np.sort(np.concatenate(chosen))
+    of_deltas = [_some_of(np.flatnonzero(classes.deltas == delta)) for delta in np.unique(classes.deltas)]
+    return np.sort(np.concatenate(of_deltas))
+
+
+def _some_of(members: IntArray) -> IntArray:
+    """Up to `ANCHORS` of the members, evenly."""
+    chosen: IntArray = members[np.unique(np.linspace(0, len(members) - 1, ANCHORS).astype(np.int64))]
+    return chosen
 
 
 def spread_from_anchors(classes: BudgetClasses, anchors: IntArray, values: FloatArray) -> FloatArray:
-    """Values at the anchors, interpolated in log epsilon to all classes of the same delta."""
+    """Values at the anchors, interpolated to all classes: in log epsilon within a delta, or by what is left."""
     if len(anchors) == len(classes):
         return values
+    if classes.past and classes.many:
+        by_mu = np.argsort(classes.mu[anchors], kind="stable")
+        return np.interp(np.log(classes.mu), np.log(classes.mu[anchors][by_mu]), values[by_mu])
     spread = np.empty(len(classes))
     log_budgets = np.log(classes.epsilons)
     for delta in np.unique(classes.deltas):
@@ -136,74 +189,104 @@ def spread_from_anchors(classes: BudgetClasses, anchors: IntArray, values: Float
 
 
 def _solve_all(
-    evaluate: Evaluate, classes: BudgetClasses, guess: FloatArray, lowest: float, highest: float
+    evaluate: Evaluate, classes: BudgetClasses, guess: FloatArray, lowest: float, highest: FloatArray, accountant: str
 ) -> tuple[FloatArray, FloatArray]:
     """Knobs and the epsilons they reach; anchors are solved first and their corrections improve the other guesses."""
-    anchors = _anchors_by_what_is_left(classes) if classes.past and classes.many else anchors_of(classes)
-    solved, spent_at_anchors = _solve(evaluate, classes, anchors, guess[anchors], lowest, highest)
-    spread = _spread_by_what_is_left if classes.past and classes.many else spread_from_anchors
-    knobs = np.clip(guess + spread(classes, anchors, solved - guess[anchors]), lowest, highest)
-    spent = np.empty(len(classes))
-    knobs[anchors], spent[anchors] = solved, spent_at_anchors
+
+    def cost(exposures: Sequence[Exposures], deltas: FloatArray, _: FloatArray) -> FloatArray:
+        return epsilons(exposures, deltas, accountant, resolution=classes.resolution)
+
+    guess = np.clip(guess, lowest, highest)
+    anchors = anchors_of(classes)
+    knobs, spent = guess.copy(), np.empty(len(classes))
+    knobs[anchors], spent[anchors] = _solve(evaluate, cost, classes, anchors, guess, lowest, highest)
     others = np.setdiff1d(np.arange(len(classes)), anchors)
     if len(others):
-        knobs[others], spent[others] = _solve(evaluate, classes, others, knobs[others], lowest, highest)
+        correction = spread_from_anchors(classes, anchors, (knobs - guess)[anchors])
+        corrected = np.clip(guess + correction, lowest, highest)
+        knobs[others], spent[others] = _solve(evaluate, cost, classes, others, corrected, lowest, highest)
     return knobs, spent
 
 
-def _anchors_by_what_is_left(classes: BudgetClasses) -> IntArray:
-    """Some of many classes with a past, evenly by the Gaussian parameter that is left to them."""
-    by_mu = np.argsort(classes.mu, kind="stable")
-    chosen: IntArray = np.sort(by_mu[np.unique(np.linspace(0, len(by_mu) - 1, ANCHORS).astype(np.int64))])
-    return chosen
-
-
-def _spread_by_what_is_left(classes: BudgetClasses, anchors: IntArray, values: FloatArray) -> FloatArray:
-    """Values at such anchors, interpolated to all classes; for guesses alone."""
-    by_mu = anchors[np.argsort(classes.mu[anchors], kind="stable")]
-    heights = values[np.searchsorted(anchors, by_mu)]
-    spread: FloatArray = np.interp(np.log(classes.mu), np.log(classes.mu[by_mu]), heights)
-    return spread
-
-
 def _solve(
-    evaluate: Evaluate, classes: BudgetClasses, which: IntArray, start: FloatArray, lowest: float, highest: float
+    evaluate: Evaluate,
+    cost: Cost,
+    classes: BudgetClasses,
+    which: IntArray,
+    guess: FloatArray,
+    lowest: float,
+    highest: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """Knobs of some classes that keep their budgets, and the epsilons they reach.
+
+    Raises:
+        InfeasibleError: If a class has none; it is named.
+    """
+    exact = partial(evaluate, cost)
+    tolerance = (_farthest(classes) - CLOSEST) / 2
+    within, spent = _search(exact, classes, which, guess[which], lowest, highest[which], tolerance)
+    if np.isnan(within).any():
+        hopeless = which[np.flatnonzero(np.isnan(within))[:1]]
+        raise _infeasible(classes, int(hopeless[0]), float(exact(np.array([lowest]), hopeless)[0]))
+    return within, spent
+
+
+def _estimated(
+    evaluate: Evaluate, classes: BudgetClasses, guess: FloatArray, lowest: float, highest: FloatArray
+) -> FloatArray:
+    """Knobs that are solved with estimates; the guess where they find none that keeps the budget."""
+    guess, everyone = np.clip(guess, lowest, highest), np.arange(len(classes))
+    estimate = partial(evaluate, estimated_epsilons)
+    knobs, _ = _search(estimate, classes, everyone, guess, lowest, highest, ESTIMATES_WITHIN, MOST_ESTIMATES)
+    return np.where(np.isnan(knobs), guess, knobs)
+
+
+def _farthest(classes: BudgetClasses) -> float:
+    return FARTHEST_OF_MANY if classes.many else FARTHEST
+
+
+def _search(
+    evaluate: Callable[[FloatArray, IntArray], FloatArray],
+    classes: BudgetClasses,
+    which: IntArray,
+    start: FloatArray,
+    lowest: float,
+    highest: FloatArray,
+    tolerance: float,
+    iterations: int = MOST_ITERATIONS,
 ) -> tuple[FloatArray, FloatArray]:
     """A secant method on log epsilon against the knob, each class within its own shrinking bracket.
 
     Where the accountant's curve jumps (Rényi bounds fall to 0 at once), no knob comes close to the budget from
-    below, and the largest knob found within it is the result.
+    below, and the largest knob found within it is the result; NaN if none was found.
     """
     knobs, active = start.copy(), np.arange(len(which))
-    low, high = np.full(len(which), lowest), np.full(len(which), highest)
+    low, high = np.full(len(which), lowest), highest.copy()
     within, spent = np.full(len(which), np.nan), np.full(len(which), np.nan)
     last_knob, last_excess = np.full(len(which), np.nan), np.full(len(which), np.nan)
-    farthest = FARTHEST_OF_MANY if classes.many else FARTHEST
-    aim = np.log(classes.epsilons[which] * (1 - (CLOSEST + farthest) / 2))
-    tolerance = (farthest - CLOSEST) / 2
-    for iteration in range(MOST_ITERATIONS):
+    aim = np.log(classes.epsilons[which] * (1 - (CLOSEST + _farthest(classes)) / 2))
+    for iteration in range(iterations):
         knob = knobs[active]
         reached = evaluate(knob, which[active])
         excess = _log_excess(reached, aim[active])
         under, allowed = excess < 0, excess <= tolerance
         within[active], spent[active] = np.where(allowed, (knob, reached), (within[active], spent[active]))
         low[active], high[active] = np.where(under, knob, low[active]), np.where(under, high[active], knob)
-        settled = (np.abs(excess) <= tolerance) | (under & (knob >= highest)) | (high - low < NARROWEST)[active]
+        at_end = under & (knob >= highest[active])
+        settled = (np.abs(excess) <= tolerance) | at_end | (high - low < NARROWEST)[active]
         proposal = _secant(knob, excess, last_knob[active], last_excess[active])
         # Secants creep towards a jump from one side; after a few of them every other step halves the bracket.
         halving = iteration >= 6 and iteration % 2 == 0
-        knobs[active] = _inside(np.where(halving, np.nan, proposal), low[active], high[active], highest)
+        proposal = np.where(halving, np.nan, proposal)
+        knobs[active] = _inside(proposal, low[active], high[active], highest[active])
         last_knob[active], last_excess[active] = knob, excess
         active = active[~settled]
         if not len(active):
             break
-    if np.isnan(within).any():
-        hopeless = which[np.flatnonzero(np.isnan(within))[:1]]
-        raise _infeasible(classes, int(hopeless[0]), float(evaluate(np.array([lowest]), hopeless)[0]))
     return within, spent
 
 
-def _inside(proposal: FloatArray, low: FloatArray, high: FloatArray, highest: float) -> FloatArray:
+def _inside(proposal: FloatArray, low: FloatArray, high: FloatArray, highest: FloatArray) -> FloatArray:
     """The proposal if it lies in its bracket; the end of the range before it is approached by halving."""
     middle = np.where((proposal >= high) & (high == highest), highest, (low + high) / 2)
     return np.where((proposal > low) & (proposal < high), proposal, middle)

@@ -19,7 +19,7 @@ from dataclasses import replace
 import numpy as np
 from scipy.optimize import brentq
 
-from inosgd._arrays import FloatArray
+from inosgd._arrays import FloatArray, IntArray
 from inosgd.accounting import Exposures, epsilons
 from inosgd.errors import InfeasibleError
 from inosgd.plan_config import VARIANTS
@@ -31,6 +31,8 @@ from inosgd.planning.solving import (
     SMALLEST_MULTIPLIER,
     Solution,
     anchors_of,
+    estimated_multipliers,
+    estimated_rates,
     guess_rates,
     solve_multipliers,
     solve_rates,
@@ -44,6 +46,10 @@ NARROWEST = 1e-4
 
 SIGNAL_TOLERANCE = 1e-3
 """Fair shares are corrected until no signal is further than this below a stricter one's."""
+
+ROUNDING = 1e-12
+WEAKEST = 24
+"""How many of the classes with the smallest estimated signals are solved first, to know the cap of all others."""
 
 
 def uniform(request: Request) -> Solution:
@@ -80,9 +86,7 @@ def fair(request: Request) -> Solution:
     solution = _ordered_shares(request)
     signal = solution.rates / solution.multipliers
     cap = fairness.max_ratio * signal[classes.examples > 0].min()
-    if (signal <= cap).all():
-        return solution
-    return _evaluated(request, solution.rates, solution.multipliers * np.maximum(signal / cap, 1.0))
+    return _with_more_noise(request, solution, solution.multipliers * np.maximum(signal / cap, 1.0))
 
 
 def threshold(request: Request) -> Solution:
@@ -103,9 +107,7 @@ def threshold(request: Request) -> Solution:
     """
     solution = scale(request)
     least = solution.multipliers[_best_alone(request)]
-    if (solution.multipliers >= least).all():
-        return solution
-    return _evaluated(request, solution.rates, np.maximum(solution.multipliers, least))
+    return _with_more_noise(request, solution, np.maximum(solution.multipliers, least))
 
 
 SOLVERS: dict[str, Callable[[Request], Solution]] = dict(
@@ -122,6 +124,19 @@ def _evaluated(request: Request, rates: FloatArray, multipliers: FloatArray) -> 
     classes, exposures = request.classes, Exposures(rates, multipliers, request.steps)
     spent = epsilons([*classes.past, exposures], classes.deltas, request.accountant, resolution=classes.resolution)
     return Solution(rates, multipliers, spent)
+
+
+def _with_more_noise(request: Request, solution: Solution, multipliers: FloatArray) -> Solution:
+    """The same rates with multipliers that are nowhere smaller; what they cost is computed again where they differ.
+
+    Guarantee:
+        ``spent`` is an upper bound: what was certified for less noise covers more noise, which a rounding adds.
+    """
+    changed = np.flatnonzero(multipliers > solution.multipliers * (1 + ROUNDING))
+    spent = solution.spent.copy()
+    few = replace(request, classes=request.classes.only(changed))
+    spent[changed] = _evaluated(few, solution.rates[changed], multipliers[changed]).spent
+    return Solution(solution.rates, multipliers, spent)
 
 
 def _best_alone(request: Request) -> int:
@@ -141,12 +156,12 @@ def _ordered_shares(request: Request) -> Solution:
     raised, all rates are brought back to the expected batch, and thresholds are solved again: at the anchors, until
     they are in order, and then for all.
     """
-    classes = request.classes
+    classes, steps, accountant = request.classes, request.steps, request.accountant
     anchors = anchors_of(classes)
     few = classes.only(anchors)
-    rates = fair_rates(request.mu, classes.examples, request.steps, request.batch, request.fairness.exponent)
+    rates = fair_rates(request.mu, classes.examples, steps, request.batch, request.fairness.exponent)
     for _ in range(MOST_CORRECTIONS):
-        solution = solve_multipliers(few, rates[anchors], request.steps, request.accountant)
+        solution = solve_multipliers(few, rates[anchors], steps, accountant)
         signal = solution.rates / solution.multipliers
         shortfall = _within_deltas(few, signal, np.maximum.accumulate) / signal
         if shortfall.max() <= 1 + SIGNAL_TOLERANCE:
@@ -155,17 +170,34 @@ def _ordered_shares(request: Request) -> Solution:
             break
         raised = rates * spread_from_anchors(classes, anchors, shortfall) ** 1.5
         rates = np.minimum(raised * (request.batch / float(np.dot(raised, classes.examples))), 1.0)
-    solution = _with_multipliers(request, rates)
-    return _never_less_for_more(request, solution)
+    return _never_less_for_more(request, _capped(request, rates))
+
+
+def _capped(request: Request, rates: FloatArray) -> Solution:
+    """The noise multipliers at these rates; of many classes none below what the cap on signals will leave.
+
+    The smallest signal sets the cap. It is one of those that are estimated to be smallest, which are solved first.
+    """
+    classes, ratio = request.classes, request.fairness.max_ratio
+    if not classes.many or len(classes) <= WEAKEST:
+        return _with_multipliers(request, rates)
+    estimated = rates / estimated_multipliers(classes, rates, request.steps, request.accountant)
+    by_signal = np.argsort(estimated, kind="stable")
+    weakest, others = np.sort(by_signal[:WEAKEST]), np.sort(by_signal[WEAKEST:])
+    solved = solve_multipliers(classes.only(weakest), rates[weakest], request.steps, request.accountant)
+    least = rates[others] / (ratio * (solved.rates / solved.multipliers).min())
+    rest = solve_multipliers(classes.only(others), rates[others], request.steps, request.accountant, least)
+    multipliers, spent = np.empty(len(classes)), np.empty(len(classes))
+    for rows, part in ((weakest, solved), (others, rest)):
+        multipliers[rows], spent[rows] = part.multipliers, part.spent
+    return Solution(rates, multipliers, spent)
 
 
 def _never_less_for_more(request: Request, solution: Solution) -> Solution:
     """The same rates; a class whose signal is above that of a larger budget gets a little more noise."""
     signal = solution.rates / solution.multipliers
     allowed = _within_deltas(request.classes, signal[::-1], np.minimum.accumulate, backwards=True)[::-1]
-    if (signal <= allowed).all():
-        return solution
-    return _evaluated(request, solution.rates, solution.multipliers * (signal / allowed))
+    return _with_more_noise(request, solution, solution.multipliers * np.maximum(signal / allowed, 1.0))
 
 
 def _within_deltas(
@@ -200,22 +232,54 @@ def _sample_for_noise(request: Request, noise_scale: float, threshold: float) ->
 def _sample_for_batch(request: Request) -> Solution:
     """The common noise multiplier at which the largest rates add up to the expected batch.
 
-    The central limit gives the first multiplier. After each exact solution at the anchors, its rates are corrected
-    by what the limit was wrong by, a factor whose logarithm is taken to be linear between the two multipliers that
-    came closest; a bracket of multipliers guards against the jumps of Rényi accounting, and is halved where
-    corrections only swing from side to side.
+    It is found at the anchors, and all rates are then solved at it. Of many classes with a past, where anchors tell
+    less of the others, estimates for all come first, and the accountant's rates for all are made to add up at last.
+    """
+    classes = request.classes
+    if request.batch >= float(classes.examples.sum()) * (1 - 1e-9):
+        return uniform(request)  # every rate must be 1
+    anchors, everyone = anchors_of(classes), np.arange(len(classes))
+
+    def exact(few: BudgetClasses, multiplier: float, guess: FloatArray) -> FloatArray:
+        return solve_rates(few, multiplier, request.steps, request.accountant, guess).rates
+
+    def estimated(few: BudgetClasses, multiplier: float, guess: FloatArray) -> FloatArray:
+        return estimated_rates(few, multiplier, request.steps, request.accountant, guess)
+
+    wrong = np.zeros(len(classes))
+    if classes.past and classes.many:
+        for which, solve in ((everyone, estimated), (anchors, exact), (everyone, exact)):
+            knob, wrong = _balanced(request, which, solve, wrong)
+    else:
+        knob, wrong = _balanced(request, anchors, exact, wrong)
+    guess = np.minimum(guess_rates(request.mu, math.exp(knob), request.steps) * np.exp(wrong), 1.0)
+    return _cut_to_batch(request, solve_rates(classes, math.exp(knob), request.steps, request.accountant, guess))
+
+
+def _balanced(
+    request: Request,
+    which: IntArray,
+    solve: Callable[[BudgetClasses, float, FloatArray], FloatArray],
+    start: FloatArray,
+) -> tuple[float, FloatArray]:
+    """The log multiplier at which rates add up to the expected batch, and the logs of the central limit's errors there.
+
+    The central limit, with what is known of its errors at the ``start``, gives the first multiplier. After each
+    solution for the classes ``which``, its rates are corrected by what the limit was wrong by, a factor whose logarithm
+    is taken to be linear between the two multipliers that came closest; a bracket of multipliers guards against the
+    jumps of Rényi accounting, and is halved where corrections only swing from side to side.
     """
     classes, batch, mu = request.classes, request.batch, request.mu
-    if batch >= float(classes.examples.sum()) * (1 - 1e-9):
-        return uniform(request)  # every rate must be 1
-    anchors = anchors_of(classes)
-    few = classes.only(anchors)
+    few = classes.only(which)
     known: list[tuple[float, FloatArray]] = []
     misses: dict[float, float] = {}
 
+    def wrong_at(log_multiplier: float) -> FloatArray:
+        return start + _on_line(known[:2], log_multiplier)
+
     def guess(log_multiplier: float) -> FloatArray:
         limit = guess_rates(mu, math.exp(log_multiplier), request.steps)
-        return np.minimum(limit * np.exp(_on_line(known[:2], log_multiplier)), 1.0)
+        return np.minimum(limit * np.exp(wrong_at(log_multiplier)), 1.0)
 
     def surplus(log_multiplier: float) -> float:
         return float(np.dot(guess(log_multiplier), classes.examples)) - batch
@@ -223,9 +287,9 @@ def _sample_for_batch(request: Request) -> Solution:
     low, high = math.log(SMALLEST_MULTIPLIER), math.log(LARGEST_MULTIPLIER)
     knob = _root_or_end(surplus, low, high)
     for iteration in range(MOST_CORRECTIONS):
-        rates = solve_rates(few, math.exp(knob), request.steps, request.accountant, guess(knob)[anchors]).rates
-        wrong = np.log(rates / guess_rates(mu[anchors], math.exp(knob), request.steps))
-        wrong = spread_from_anchors(classes, anchors, np.where(rates < 1, wrong, np.maximum(wrong, 0.0)))
+        rates = solve(few, math.exp(knob), guess(knob)[which])
+        wrong = np.log(rates / guess_rates(mu[which], math.exp(knob), request.steps)) - start[which]
+        wrong = spread_from_anchors(classes, which, np.where(rates < 1, wrong, np.maximum(wrong, 0.0)))
         known.insert(0, (knob, wrong))
         missed = surplus(knob)
         misses[knob] = abs(missed)
@@ -239,7 +303,7 @@ def _sample_for_batch(request: Request) -> Solution:
         proposal = _root_or_end(surplus, low, high)
         halving = iteration >= 6 and iteration % 2 == 0
         knob = (low + high) / 2 if halving or proposal in misses else proposal
-    return _cut_to_batch(request, solve_rates(classes, math.exp(knob), request.steps, request.accountant, guess(knob)))
+    return knob, wrong_at(knob)
 
 
 def _on_line(known: Sequence[tuple[float, FloatArray]], at: float) -> FloatArray | float:
