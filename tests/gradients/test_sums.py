@@ -301,3 +301,155 @@ def test_gradients_of_single_channels(count, channels, size, kernel, stride, pad
         (wanted,) = torch.autograd.grad(one, weight, gradient[row : row + 1])
         tolerance = 1e-4 if dtype == torch.float32 else 1e-11
         assert torch.allclose(found[row].view(weight.shape), wanted, rtol=tolerance, atol=tolerance)
+
+
+class TestExampleSums:
+    """Gradients that are held, by the kernel: those of real numbers but for roundings, and no one else's."""
+
+    @tries(20)
+    @given(
+        count=st.integers(1, 4),
+        places=st.sampled_from([1, 2, 5, 8, 23, 300, 700]),
+        widths=st.tuples(st.integers(1, 70), st.integers(1, 40), st.integers(1, 20)),
+        layout=st.permutations([0, 1, 2]),
+        size=st.sampled_from([1e-30, 1.0, 1e15]),
+        biased=st.booleans(),
+        dtype=st.sampled_from(TYPES),
+    )
+    def test_any_shape_and_layout(self, count, places, widths, layout, size, biased, dtype):
+        back = [layout.index(axis) for axis in range(3)]
+        d, *inputs = (
+            (normal(count, places, width, seed=seed, dtype=dtype) * size).permute(*layout).contiguous().permute(*back)
+            for seed, width in enumerate(widths)
+        )
+        found = sums.example_sums(Operand.of(d), [Operand.of(each) for each in inputs], count, biased=biased)
+        if found is None:
+            pytest.skip("there is no compiler here")
+        seen = [each.double() for each in inputs] + [torch.ones(count, places, 1).double()] * biased
+        for part, each in zip(found, seen, strict=True):
+            exact = torch.einsum("bto,bti->boi", d.double(), each)
+            most = torch.einsum("bto,bti->boi", d.double().abs(), each.abs())
+            kind = torch.finfo(dtype)
+            room = (places + 2) * kind.eps * most + 2 * places * kind.tiny
+            assert part.dtype == dtype
+            assert ((part.view(exact.shape) - exact).abs() <= room).all()
+
+    @pytest.mark.parametrize("value", [float("inf"), float("nan")])
+    def test_what_is_not_finite_stays_in_its_example_and_its_row(self, value):
+        d, a = normal(3, 13, 37), normal(3, 13, 33, seed=1)
+        d[1, 12, 36] = value
+        (found,) = sums.example_sums(Operand.of(d), [Operand.of(a)], 3) or [d.mT @ a]
+        finite = torch.isfinite(found)
+        assert finite[0].all()
+        assert finite[2].all()
+        assert finite[1, :36].all()
+        assert not finite[1, 36].any()
+
+    def test_an_example_has_the_same_bits_in_any_batch_and_on_any_number_of_threads(self):
+        d, a, before = normal(7, 300, 40), normal(7, 300, 70, seed=1), torch.get_num_threads()
+        whole = forms.OuterProducts(d, (a,), 2).materialise()
+        try:
+            torch.set_num_threads(3)
+            again = forms.OuterProducts(d, (a,), 2).materialise()
+        finally:
+            torch.set_num_threads(before)
+        for part, other in zip(whole, again, strict=True):
+            assert torch.equal(part, other)
+        if sums.kernel() is not None:
+            for row in range(7):
+                alone = forms.OuterProducts(d[row : row + 1], (a[row : row + 1],), 2).materialise()
+                assert all(torch.equal(one[0], part[row]) for one, part in zip(alone, whole, strict=True))
+
+    def test_a_place_that_is_left_out_would_be_seen(self):
+        """The control: the room for roundings is less than what one of 700 places adds."""
+        d, a = normal(1, 700, 5), normal(1, 700, 4, seed=1)
+        room = 702 * torch.finfo(torch.float32).eps * (d.abs().mT @ a.abs())
+        assert ((d.mT @ a - d[:, 1:].mT @ a[:, 1:]).abs() > room).any()
+
+    @pytest.mark.usefixtures("way")
+    def test_no_examples(self):
+        found = forms.OuterProducts(torch.zeros(0, 3, 4), (torch.zeros(0, 3, 5),), 1).materialise()
+        assert [tuple(each.shape) for each in found] == [(0, 4, 5), (0, 4)]
+
+
+@tries(20)
+@given(
+    count=st.integers(1, 3),
+    groups=st.integers(1, 4),
+    together=st.integers(1, 5),
+    width=st.sampled_from([1, 3, 16, 49, 300]),
+    size=st.sampled_from([1e-30, 1.0, 1e15]),
+    dtype=st.sampled_from(TYPES),
+)
+def test_sums_of_normalised_inputs(count, groups, together, width, size, dtype):
+    """Over pixels with a mean for several channels, and over places with a mean each, within roundings."""
+    channels, kind = groups * together, torch.finfo(dtype)
+    a, d = (normal(count, channels, width, seed=seed, dtype=dtype) for seed in (1, 2))
+    a, d = a * size + 3 * size, d / size
+    of_groups = [normal(count, groups, seed=seed, dtype=dtype) for seed in (3, 4)]
+    of_places = [normal(count, channels, seed=seed, dtype=dtype) for seed in (5, 6)]
+    for means, scales, over in ((*of_groups, True), (*of_places, False)):
+        means = means * size
+        found = sums.normal_sums(a, d, means, scales, over_pixels=over)
+        if found is None:
+            pytest.skip("there is no compiler here")
+        m, s = (each.repeat_interleave(channels // each.shape[1], 1).unsqueeze(2).double() for each in (means, scales))
+        dim, normed = (2 if over else 1), (a.double() - m) * s
+        wanted, most = (
+            (d.double() * normed).sum(dim),
+            (d.double().abs() * (a.double().abs() + m.abs()) * s.abs()).sum(dim),
+        )
+        room = (max(width, channels) + 6) * kind.eps
+        assert ((found[0] - wanted).abs() <= room * most + 1e3 * kind.tiny).all()
+        assert ((found[1] - d.double().sum(dim)).abs() <= room * d.double().abs().sum(dim) + 1e3 * kind.tiny).all()
+        alone = sums.normal_sums(a[:1], d[:1], means[:1], scales[:1], over_pixels=over)
+        assert all(torch.equal(one[0], part[0]) for one, part in zip(alone, found, strict=True))
+
+
+class TestWhatIsHeld:
+    """Many tensors in one call: to the bit what each would give by itself."""
+
+    @pytest.mark.parametrize("dtype", TYPES)
+    @pytest.mark.parametrize("single", [True, False])
+    @pytest.mark.usefixtures("way")
+    def test_sums_and_squares(self, dtype, single):
+        shapes = [(5,), (3, 7), (1,), (300, 200), (0,), (40, 3, 3)]
+        tensors = [normal(9, *shape, seed=seed, dtype=dtype) for seed, shape in enumerate(shapes)]
+        tensors.append(normal(6, 9, seed=7, dtype=dtype).mT)
+        scales, before = normal(9, seed=8, dtype=torch.float64), torch.get_num_threads()
+        unit = ROUNDOFFS * 2.0**-24 if single and dtype == torch.float32 else 2.0**-42
+        found = []
+        try:
+            for threads in (1, 3):
+                torch.set_num_threads(threads)
+                targets = [torch.full(each.shape[1:], torch.nan, dtype=torch.float64) for each in tensors]
+                sums.held_sums(zip(tensors, targets, strict=True), scales, single=single)
+                found.append(targets)
+        finally:
+            torch.set_num_threads(before)
+        for values, target, again in zip(tensors, *found, strict=True):
+            exact = torch.einsum("b,bx->x", scales, values.double().flatten(1)).view(target.shape)
+            most = float((scales.abs() * values.double().flatten(1).norm(dim=1)).sum())
+            assert (target - exact).norm() <= unit * most
+            assert torch.equal(target, again)
+        wanted = sum(forms.squares(each) for each in tensors)
+        assert torch.allclose(forms.held_bounds(tensors).norms, wanted, rtol=1e-15)
+        for row in range(9):
+            alone = forms.held_bounds([each[row : row + 1] for each in tensors[:-1]]).norms
+            assert torch.equal(alone[0], forms.held_bounds(tensors[:-1]).norms[row])
+
+    @pytest.mark.parametrize("value", [float("inf"), float("nan"), 3e38])
+    @pytest.mark.usefixtures("way")
+    def test_what_is_not_finite_is_not_measured_as_anything_else(self, value):
+        tensors = [normal(3, 4), normal(3, 40, seed=1)]
+        tensors[1][1, 17] = value
+        assert forms.held_bounds(tensors).norms.isfinite().tolist() == [True, False, True]
+
+    @pytest.mark.usefixtures("way")
+    def test_they_are_at_least_the_exact_norms(self):
+        tensors = [normal(200, 37, dtype=torch.float64), normal(200, 3, dtype=torch.float64) * 1e-170]
+        exact = [one + other for one, other in zip(*map(square_norms, tensors), strict=True)]
+        assert all(
+            part <= Fraction(bound)
+            for part, bound in zip(exact, forms.held_bounds(tensors).norms.tolist(), strict=True)
+        )

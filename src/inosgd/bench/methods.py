@@ -92,10 +92,12 @@ def private(
         with gradients_on(engine, model, losses, examples) as gradients:
             measured = gradients.measure()
             factors = clipping.factors(measured.grad_norms, thresholds)
-            total = gradients.weighted_sum(weights(measured) * factors, room.error).to(flat[0].dtype)
-        for part in torch.split(total, _NOISE_AT_ONCE) if len(total) > _NOISE_AT_ONCE else [total]:
-            part += torch.randn_like(part)
-        torch._foreach_add_(flat, total.split_with_sizes(sizes), alpha=-LEARNING_RATE / count)
+            total = gradients.weighted_sum(weights(measured) * factors, room.error)
+        noisy = torch.empty_like(total, dtype=flat[0].dtype)
+        pairs = zip(*[torch.split(each, _NOISE_AT_ONCE) for each in (noisy, total)], strict=True)
+        for part, exact in pairs if len(total) > _NOISE_AT_ONCE else [(noisy, total)]:
+            part.copy_(exact).add_(torch.randn_like(part))
+        torch._foreach_add_(flat, noisy.split_with_sizes(sizes), alpha=-LEARNING_RATE / count)
 
     return step
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
-from typing import Any
+from functools import partial, wraps
+from typing import Any, TypeVar
 
 import torch
 from torch import nn, overrides
@@ -25,6 +25,7 @@ from inosgd.gradients.rules.recorder import Recorder, Watching
 from inosgd.gradients.rules.recurrent import packed_call
 from inosgd.gradients.rules.rule import Gradients, LayerCall, Rule, examples_first, gradients_of, keeps_output, noted
 
+T = TypeVar("T")
 Forward = Callable[..., Any]
 StandIn = Callable[[Recorder, Forward], Forward]
 """From the pass's recorder and the module's own ``forward`` to what is called in its place."""
@@ -67,6 +68,10 @@ def _recorded_layer(path: str, module: nn.Module, rule: Rule, recorder: Recorder
                 f"module {path!r} ({type(module).__name__}) has a rule and returns {type(output).__name__}; return one "
                 "tensor, or register no rule for it"
             )
+        return noted_call(output, arguments, keywords)
+
+    @_unwatched
+    def noted_call(output: torch.Tensor, arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> torch.Tensor:
         kept = [leaf for leaf in (*arguments, *keywords.values()) if isinstance(leaf, torch.Tensor)]
         if not output.requires_grad:
             if recorder.watch is not None and (recorder.quiet or any(map(recorder.watch.is_of_batch, kept))):
@@ -90,6 +95,17 @@ def _recorded_layer(path: str, module: nn.Module, rule: Rule, recorder: Recorder
     return call
 
 
+def _unwatched(function: Callable[..., T]) -> Callable[..., T]:
+    """The same function, whose own questions about tensors are not shown to the watch: they are most of all calls."""
+
+    @wraps(function)
+    def call(*arguments: Any) -> T:
+        with torch._C.DisableTorchFunction():
+            return function(*arguments)
+
+    return call
+
+
 def _check_own(path: str, used: Sequence[Any], module: nn.Module) -> None:
     """Refuse a call that was made with other parameters than the module has, as ``functional_call`` makes it."""
     own = module._parameters.values()
@@ -100,12 +116,14 @@ def _check_own(path: str, used: Sequence[Any], module: nn.Module) -> None:
         )
 
 
+@_unwatched
 def _carried(watch: Watching, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> bool:
     """Whether a layer is given parameters, or what was computed from them alone."""
     given = (*arguments, *keywords.values())
     return any(isinstance(leaf, torch.Tensor) and watch.carried(leaf) is not None for leaf in given)
 
 
+@_unwatched
 def _constant(
     recorder: Recorder, path: str, arguments: Sequence[Any], keywords: Mapping[str, Any], output: Any
 ) -> bool:

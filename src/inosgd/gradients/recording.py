@@ -42,12 +42,13 @@ from inosgd.gradients.engine import (
 from inosgd.gradients.inplace import can_run_out_of_place, out_of_place, overwrites
 from inosgd.gradients.rules.chain import ChainGradients, FoldedChain
 from inosgd.gradients.rules.chain_kernel import KernelGradients
-from inosgd.gradients.rules.forms import Bounds, Form, Summed, added, by_parameter
+from inosgd.gradients.rules.forms import Bounds, Dense, Form, Summed, bounds_of_all, by_parameter
 from inosgd.gradients.rules.functions import RECORDED, Watch, tensors_in
 from inosgd.gradients.rules.linear import by_columns
 from inosgd.gradients.rules.recorder import READINGS, Reading, Record, Recorder, Rehearsal
 from inosgd.gradients.rules.recurrent import note_packing
 from inosgd.gradients.rules.rule import Gradients, rule_for
+from inosgd.gradients.rules.sums import held_sums
 from inosgd.gradients.written import Table, tables_of, unwritten
 from inosgd.rounding import CANCELLATION, ROUNDOFFS
 
@@ -278,8 +279,12 @@ class Page:
         total = new_doubles(sum(sizes), self.losses)
         pairs = zip(self.parameters, total.split_with_sizes(sizes), strict=True)
         places = {id(parameter): part.view(parameter.shape) for parameter, part in pairs}
+        held: list[tuple[torch.Tensor, torch.Tensor]] = []
         for parameters, form in zip(self.forms, forms, strict=True):
             targets = [places.pop(id(parameter)) for parameter in parameters if id(parameter) in places]
+            if type(form) is Dense and len(targets) == len(parameters):
+                held += zip(form.gradients, targets, strict=True)
+                continue
             if hasattr(form, "sum_into") and len(targets) == len(parameters):
                 form.sum_into(targets, coefficients, single=single)
                 continue
@@ -287,6 +292,7 @@ class Page:
             wanted = [part for parameter, part in zip(parameters, parts, strict=True) if parameter.requires_grad]
             for target, part in zip(targets, wanted, strict=True):
                 target.copy_(part)
+        held_sums(held, coefficients, single=single)
         for nothing in places.values():
             nothing.zero_()
         return total
@@ -447,7 +453,7 @@ def read_page(task: Task, losses: torch.Tensor, recorder: Recorder, count: int) 
         gradients = _output_gradients(losses, records)
     with torch.no_grad(), out_of_place(task.inplace):  # rules may call modules again
         forms = _forms(records, gradients, len(losses))
-        found = added([form.bounds() for form in forms.values()] or [_no_bounds(losses)])
+        found = bounds_of_all(forms.values()) if forms else _no_bounds(losses)
         norms = magnitudes = np.sqrt(found.norms.cpu().numpy())
         if found.magnitudes is not found.norms:
             magnitudes = np.sqrt(found.magnitudes.cpu().numpy())

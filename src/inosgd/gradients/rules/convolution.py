@@ -25,7 +25,6 @@ from inosgd.gradients.rules.forms import (
     Dense,
     Form,
     Rows,
-    affine,
     apart,
     held_bounds,
     pair_bounds,
@@ -33,8 +32,9 @@ from inosgd.gradients.rules.forms import (
     raised,
     sum_rows,
 )
+from inosgd.gradients.rules.linear import map_gradients
 from inosgd.gradients.rules.rule import Gradients, LayerCall, reads_places, register_rule
-from inosgd.gradients.rules.sums import Operand, channel_gradients, outer_sums, places_of
+from inosgd.gradients.rules.sums import Operand, channel_gradients, example_sums, outer_sums, places_of
 
 CHUNK_ELEMENTS = 1 << 19
 """How many numbers are unfolded, or in a Gram matrix, at once: few enough to stay in the processor's cache."""
@@ -59,7 +59,7 @@ class Geometry:
 
 @reads_places
 def convolution_rule(call: LayerCall) -> Gradients:
-    """By Gram matrices, by gradients of a few examples at a time, or by gradients that are held.
+    """As a linear map, by Gram matrices, by gradients of a few examples at a time, or by gradients that are held.
 
     The choice depends on shapes alone, so that runs reproduce; see `_prefers_gram` and `HELD_PIXELS`.
     """
@@ -68,6 +68,8 @@ def convolution_rule(call: LayerCall) -> Gradients:
         inputs, geometry = _seen_by_one_pixel(inputs, geometry)
     if call.places > 1:
         inputs, outputs, geometry = _stacked(inputs, outputs, geometry, call.places)
+    if geometry.groups == 1 and _sees_patches(geometry):
+        return _of_patches(call.module, inputs, outputs, geometry)
     gradients: dict[tuple[nn.Parameter, ...], Form] = {}
     if call.trains("weight"):
         gradients[(call.module.weight,)] = _weight_gradients(inputs, outputs, geometry)
@@ -83,50 +85,57 @@ def _weight_gradients(inputs: torch.Tensor, outputs: torch.Tensor, geometry: Geo
         )
         if by_kernel is not None:
             return Dense((by_kernel.view(len(by_kernel), *geometry.weight),))
-    if geometry.groups == 1 and math.prod(geometry.kernel) > 1 and _sees_patches(geometry):
-        return _patches(inputs, outputs, geometry)
     form = Convolved(inputs, outputs, geometry, _prefers_gram(inputs, outputs, geometry))
     held = geometry.groups > 1 or (not form.gram and outputs.shape[2] * outputs.shape[3] >= HELD_PIXELS)
-    return form.by_kernel_row() if held else form
+    return form.held() if held else form
 
 
 def _sees_patches(shape: Geometry) -> bool:
-    """Whether every input pixel is seen once: the stride is the kernel, as where images are cut into patches."""
+    """Whether every input pixel is seen once: the stride is the kernel, as for one pixel or patches of an image."""
     return shape.kernel == shape.stride and shape.padding == (0, 0) and shape.dilation == (1, 1)
 
 
-def _patches(inputs: torch.Tensor, outputs: torch.Tensor, shape: Geometry) -> Form:
-    """A linear map of the patches: what output pixel y sees is a vector of its own."""
+def _of_patches(layer: Any, inputs: torch.Tensor, outputs: torch.Tensor, shape: Geometry) -> Gradients:
+    """A linear map of the patches, with its bias: what output pixel y sees is a vector of its own."""
     (down, across), (height, width) = shape.kernel, outputs.shape[2:]
     seen = inputs[:, :, : height * down, : width * across]
     split = seen.reshape(*seen.shape[:2], height, down, width, across)
     patches = split.permute(0, 2, 4, 1, 3, 5).reshape(len(inputs), height * width, -1)
-    form = affine(outputs.flatten(2).mT.contiguous(), [patches], 0)
-    return Reshaped(form, shape.weight)
+    found = map_gradients(layer.weight, layer.bias, patches, outputs.flatten(2).mT)
+    reshaped = {key: Reshaped(form, tuple([each.shape for each in key])) for key, form in found.items()}
+    return {key: Dense(tuple(r.materialise())) if isinstance(r.form, Dense) else r for key, r in reshaped.items()}
 
 
 @dataclass(frozen=True, eq=False)
 class Reshaped:
-    """Gradients of one parameter that has another shape than the form knows."""
+    """Gradients of parameters of other shapes than the form knows."""
 
     form: Form
-    shape: tuple[int, ...]
+    shapes: tuple[torch.Size, ...]
 
     def bounds(self) -> Bounds:
         """The same."""
         return self.form.bounds()
 
     def weighted_sum(self, coefficients: torch.Tensor, *, single: bool) -> Sequence[torch.Tensor]:
-        """The same, in the parameter's shape."""
-        return [part.view(self.shape) for part in self.form.weighted_sum(coefficients, single=single)]
+        """The same, in the parameters' shapes."""
+        parts = self.form.weighted_sum(coefficients, single=single)
+        return [part.view(shape) for part, shape in zip(parts, self.shapes, strict=True)]
+
+    def sum_into(self, targets: Sequence[torch.Tensor], coefficients: torch.Tensor, *, single: bool) -> None:
+        """The same, written where it belongs."""
+        flat = [target.view(len(target), -1) if target.dim() > 1 else target for target in targets]
+        form: Any = self.form
+        form.sum_into(flat, coefficients, single=single)
 
     def materialise(self) -> Sequence[torch.Tensor]:
-        """The same, in the parameter's shape."""
-        return [part.reshape(len(part), *self.shape) for part in self.form.materialise()]
+        """The same, in the parameters' shapes."""
+        parts = zip(self.form.materialise(), self.shapes, strict=True)
+        return [part.reshape(len(part), *shape) for part, shape in parts]
 
     def select(self, rows: Rows) -> Reshaped:
         """Some examples."""
-        return Reshaped(self.form.select(rows), self.shape)
+        return Reshaped(self.form.select(rows), self.shapes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,7 +164,7 @@ class Convolved:
         """By the formula above, or by the gradients; a chunk of examples at a time."""
         if not self.gram:
             chunks = _chunks(self.inputs, self.outputs, math.prod(self.geometry.weight))
-            parts = [replace(self, inputs=a, outputs=d).by_kernel_row().bounds().norms for a, d in chunks]
+            parts = [replace(self, inputs=a, outputs=d).held().bounds().norms for a, d in chunks]
             pixels, entries = self.outputs.shape[2] * self.outputs.shape[3], math.prod(self.geometry.weight)
             return raised(torch.cat(parts), self._squared_magnitudes(), self.outputs, pixels, entries)
         pixels = math.prod(
@@ -186,44 +195,35 @@ class Convolved:
 
     def sum_into(self, targets: Sequence[torch.Tensor], coefficients: torch.Tensor, *, single: bool) -> None:
         """The same, written where it belongs."""
-        shape, outputs = self.geometry, self.outputs
-        inputs = self._padded_channels_last()
-        pixels = (len(outputs), *outputs.shape[2:])
-        example, down, right, channel = inputs.stride()
-        offsets = math.prod(shape.kernel)
-        steps = (shape.dilation[0] * down, shape.dilation[1] * right, channel)
-        seen = Operand(
-            inputs,
-            places_of(pixels, (example, shape.stride[0] * down, shape.stride[1] * right)),
-            places_of((*shape.kernel, inputs.shape[3]), steps),
-            None if offsets == 1 else places_of((*shape.kernel, inputs.shape[3]), (shape.kernel[1], 1, offsets)),
-        )
-        filters = Operand(
-            outputs,
-            places_of(pixels, (outputs.stride(0), *outputs.stride()[2:])),
-            places_of((outputs.shape[1],), (outputs.stride(1),)),
-        )
-        scales = coefficients.repeat_interleave(pixels[1] * pixels[2])
-        outer_sums(filters, [seen], scales, single=single, into=[targets[0].view(len(targets[0]), -1)])
+        outputs, inputs = self._operands()
+        scales = coefficients.repeat_interleave(self.outputs.shape[2] * self.outputs.shape[3])
+        outer_sums(outputs, [inputs], scales, single=single, into=[targets[0].view(len(targets[0]), -1)])
 
-    def _padded_channels_last(self) -> torch.Tensor:
-        """The padded input as (examples, height, width, channels): what a row of the kernel sees is adjacent in it."""
-        top, side = self.geometry.padding
-        inputs = self.inputs.movedim(1, -1)
-        if not (top or side):
-            return inputs.contiguous()
-        count, height, width, channels = inputs.shape
-        padded = inputs.new_zeros(count, height + 2 * top, width + 2 * side, channels)
-        padded[:, top : top + height, side : side + width] = inputs
-        return padded
+    def _operands(self) -> tuple[Operand, Operand]:
+        """d and what it is multiplied by at every output pixel, read where they are: columns in the weight's order."""
+        shape, outputs = self.geometry, self.outputs
+        (top, side), inputs = shape.padding, self.inputs
+        inputs = functional.pad(inputs, (side, side, top, top)) if top or side else inputs
+        pixels, (example, channel, down, right) = (len(outputs), *outputs.shape[2:]), inputs.stride()
+        places = places_of(pixels, (example, shape.stride[0] * down, shape.stride[1] * right))
+        steps = (channel, shape.dilation[0] * down, shape.dilation[1] * right)
+        seen = Operand(inputs, places, places_of((inputs.shape[1], *shape.kernel), steps))
+        places = places_of(pixels, (outputs.stride(0), *outputs.stride()[2:]))
+        return Operand(outputs, places, places_of((outputs.shape[1],), (outputs.stride(1),))), seen
 
     def materialise(self) -> Sequence[torch.Tensor]:
         """The gradients themselves."""
-        return self.by_kernel_row().materialise()
+        return self.held().materialise()
 
     def select(self, rows: Rows) -> Convolved:
         """Inputs and output gradients of some examples."""
         return replace(self, inputs=self.inputs[rows], outputs=self.outputs[rows])
+
+    def held(self) -> Form:
+        """The gradients, by the compiled kernel if there is one."""
+        outputs, inputs = self._operands()
+        found = example_sums(outputs, [inputs], len(self.outputs)) if self.geometry.groups == 1 else None
+        return Dense((found[0].view(-1, *self.geometry.weight),)) if found else self.by_kernel_row()
 
     def by_kernel_row(self) -> KernelRows:
         """The gradients, one row of the kernel after the other.

@@ -25,7 +25,15 @@ from typing import NamedTuple, Protocol
 import torch
 
 from inosgd.gradients.rules import sums
-from inosgd.gradients.rules.sums import Operand, lookup_sum, outer_sums, row_sum, squared_pixels, squared_rows
+from inosgd.gradients.rules.sums import (
+    Operand,
+    example_sums,
+    lookup_sum,
+    outer_sums,
+    row_sum,
+    squared_pixels,
+    squared_rows,
+)
 
 CHUNK_ELEMENTS = 1 << 22
 """How many numbers of materialised gradients are held at once where they are needed only for their norms."""
@@ -176,6 +184,10 @@ class OuterProducts:
     def materialise(self) -> Sequence[torch.Tensor]:
         """sum_t d_t a_t^T for every example."""
         outputs = self._sequence(self.outputs)
+        operands = [Operand.of(self._sequence(each)) for each in self.inputs]
+        found = example_sums(Operand.of(outputs), operands, len(outputs), biased=self.biases > 0) if operands else None
+        if found is not None:
+            return [*found, *found[-1:] * (self.biases - 1)] if self.biases else found
         weights = [outputs.mT @ self._sequence(each) for each in self.inputs]
         return [*weights, *[outputs.sum(1)] * self.biases]
 
@@ -432,14 +444,14 @@ def affine(outputs: torch.Tensor, inputs: Sequence[torch.Tensor], biases: int) -
     is also where they cost fewer operations than Gram matrices: T (I + O) >= I O. The choice depends on shapes
     alone, so that runs reproduce.
     """
+    if outputs.dim() == 3 and outputs.shape[1] == 1:
+        outputs, inputs = outputs.squeeze(1), [each.squeeze(1) for each in inputs]
     form = OuterProducts(outputs, tuple(inputs), biases)
-    if inputs and outputs.dim() == 2:
-        return form
     width = sum(each.shape[-1] for each in inputs)
     places = outputs.shape[1] if outputs.dim() == 3 else 1
     if not inputs or (places > 1 and places * (width + outputs.shape[-1]) >= width * outputs.shape[-1]):
         return Dense(tuple(form.materialise()))
-    return form
+    return OuterProducts(outputs.contiguous(), tuple([each.contiguous() for each in inputs]), biases)
 
 
 def apart(values: torch.Tensor, places: int) -> torch.Tensor:
@@ -500,8 +512,22 @@ def raised(squared: torch.Tensor, magnitudes: torch.Tensor, like: torch.Tensor, 
 
 def held_bounds(gradients: Iterable[torch.Tensor]) -> Bounds:
     """Bounds on gradients that are held: they are what is summed, and an example has one summand."""
-    norms = sum_tensors(squares(gradient) for gradient in gradients)
+    given = list(gradients)
+    by_kernel = sums.held_squares(given)
+    norms = sum_tensors(map(squares, given)) if by_kernel is None else by_kernel
     return Bounds(norms, norms)
+
+
+def bounds_of_all(forms: Iterable[Form]) -> Bounds:
+    """Bounds on the gradients of forms side by side: of what is held together, of which there are many."""
+    apart: list[Bounds] = []
+    held: list[torch.Tensor] = []
+    for form in forms:
+        if type(form) is Dense:
+            held += form.gradients
+        else:
+            apart.append(form.bounds())
+    return added([*apart, held_bounds(held)] if held else apart)
 
 
 def added(parts: Iterable[Bounds]) -> Bounds:

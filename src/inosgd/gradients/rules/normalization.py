@@ -7,6 +7,8 @@ All of them are y = weight * n(a) + bias with n(a) the normalised input, so that
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +18,7 @@ from torch.nn import functional
 
 from inosgd.gradients.rules.forms import Dense
 from inosgd.gradients.rules.rule import Gradients, LayerCall, register_named_rule, register_rule
+from inosgd.gradients.rules.sums import normal_sums
 
 _group_norm_backward = torch.ops.aten.native_group_norm_backward
 
@@ -28,7 +31,12 @@ def layer_norm_rule(call: LayerCall) -> Gradients:
     if call.noted is None:
         return _trailing(call, functional.layer_norm(call.input, layer.normalized_shape, eps=layer.eps))
     means, scales = call.noted
-    return _trailing(call, (call.input - means).mul_(scales))
+    width = math.prod(layer.normalized_shape)
+    shape = (len(call.gradient), call.gradient.shape[1:].numel() // width, width)
+    found = normal_sums(call.input.reshape(shape), call.gradient.reshape(shape), means, scales, over_pixels=False)
+    if found is None:
+        return _trailing(call, (call.input - means).mul_(scales))
+    return _named(call, [each.view(-1, *layer.normalized_shape) for each in found])
 
 
 def rms_norm_rule(call: LayerCall) -> Gradients:
@@ -70,6 +78,11 @@ def _channels(call: LayerCall, groups: int) -> Gradients:
     The copies' gradients are the examples' gradients, and one call of the library's kernel gives them all.
     """
     count, channels = call.input.shape[:2]
+    if call.noted is not None:
+        apart = [each.reshape(count, channels, each.shape[2:].numel()) for each in (call.input, call.gradient)]
+        found = normal_sums(*apart, *call.noted, over_pixels=True)
+        if found is not None:
+            return _named(call, found)
     outputs = call.gradient.reshape(1, count * channels, -1)
     inputs = call.input.to(outputs.dtype).reshape(outputs.shape)
     shape = (1, count * channels, outputs.shape[2], count * groups)
@@ -77,8 +90,7 @@ def _channels(call: LayerCall, groups: int) -> Gradients:
     means, scales = (each.to(outputs.dtype).reshape(1, -1) for each in statistics)
     copies = call.module.weight.detach().to(outputs.dtype).repeat(count)
     _, *sums = _group_norm_backward(outputs, inputs, means, scales, copies, *shape, [False, True, True])
-    named = zip(("weight", "bias"), sums, strict=True)
-    return _dense(call, {name: part.view(count, channels) for name, part in named if call.trains(name)})
+    return _named(call, [part.view(count, channels) for part in sums])
 
 
 def _statistics(output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -93,6 +105,12 @@ def _statistics(output: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | Non
     found = [getattr(node, name, None) for name in ("_saved_result1", "_saved_result2")]
     kept = [each.detach() for each in found if isinstance(each, torch.Tensor)]
     return (kept[0], kept[1]) if len(kept) == 2 else None
+
+
+def _named(call: LayerCall, sums: Sequence[torch.Tensor]) -> Gradients:
+    """The gradients of weight and bias, of those that are trained."""
+    named = zip(("weight", "bias"), sums, strict=True)
+    return _dense(call, {name: part for name, part in named if call.trains(name)})
 
 
 def _dense(call: LayerCall, sums: dict[str, torch.Tensor]) -> Gradients:

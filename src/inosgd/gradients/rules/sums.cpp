@@ -55,22 +55,22 @@ template <typename Work> static void shared(long count, long threads, const Work
 
 template <typename T> struct Operand {
     const T *base;
-    const long *rows, *columns, *targets;  // where column n of a sum is written; null for n itself
+    const long *rows, *columns;
     long width;
 };
 
 INLINE long smaller(long x, long y) { return x < y ? x : y; }
 INLINE long tiles(long count, long size) { return (count + size - 1) / size; }
 
-// As many numbers as a vector of doubles has.
-template <typename T> INLINE V<double> doubles(const T *from) {
-    V<T, BYTES / sizeof(double) * sizeof(T)> some;
+// A vector of numbers of another type.
+template <typename To, typename T> INLINE V<To> converted(const T *from) {
+    V<T, BYTES / sizeof(To) * sizeof(T)> some;
     std::memcpy(&some, from, sizeof some);
-    return __builtin_convertvector(some, V<double>);
+    return __builtin_convertvector(some, V<To>);
 }
 
 // d^T a over `depth` places, ROWS columns of d and COLUMNS of a, both packed: written to rows that are `step` apart, or added.
-template <typename A> INLINE void tile(const A *d, const A *a, long depth, bool add, double *to, long step) {
+template <typename A, typename To> INLINE void tile(const A *d, const A *a, long depth, bool add, To *to, long step) {
     for (long first = 0; first < depth; first += GROUP * CHAIN) {
         V<A> group[ROWS][VECTORS] = {};
         const long last = smaller(first + GROUP * CHAIN, depth);
@@ -96,10 +96,10 @@ template <typename A> INLINE void tile(const A *d, const A *a, long depth, bool 
         A found[ROWS * COLUMNS<A>];
         std::memcpy(found, group, sizeof found);
         for (int i = 0; i < ROWS; i++)
-            for (int n = 0; n < COLUMNS<A>; n += LANES<double>) {
-                double *at = to + i * step + n;
-                V<double> sums = doubles<A>(found + i * COLUMNS<A> + n);
-                if (add) sums += load<double>(at);
+            for (int n = 0; n < COLUMNS<A>; n += LANES<To>) {
+                To *at = to + i * step + n;
+                V<To> sums = converted<To>(found + i * COLUMNS<A> + n);
+                if (add) sums += load<To>(at);
                 std::memcpy(at, &sums, BYTES);
             }
         add = true;
@@ -117,27 +117,48 @@ template <typename T> struct Packed {
     }
 };
 
+// `count` columns of Count places, which are adjacent in every column, into a tile of Size columns: place by place, and
+// zeros up to Size.
+template <typename T, typename A, int Size, int Count>
+INLINE void pack_places(const T *from, const long *columns, long count, const A *by, A *to) {
+    for (int j = 0; j < count; j++)
+        for (int i = 0; i < Count; i++) to[i * Size + j] = by[i] * A(from[columns[j] + i]);
+    for (int j = count; j < Size; j++)
+        for (int i = 0; i < Count; i++) to[i * Size + j] = A(0);
+}
+
+template <typename T, typename A, int Size> INLINE void pack_row(const T *from, A by, A *to) {
+    T values[Size];
+    std::memcpy(values, from, sizeof values);
+    for (int j = 0; j < Size; j++) to[j] = by * A(values[j]);
+}
+
 // Columns `first` to `last` of an operand at `depth` places from `start` on, in tiles of Size columns: of each tile place by
-// place, and zeros up to Size. With scales, every number times its place's. A few places of all tiles at a time, so that
-// what is read of a place is read at once.
+// place. With scales, every number times its place's. A few places of all tiles at a time, so that what is read of a place
+// is read at once.
 template <typename T, typename A, int Size>
 static void pack(const Operand<T> &from, const double *scale, long start, long depth, long first, long last, A *to) {
-    constexpr long TOGETHER = 8;
+    constexpr long TOGETHER = 8, BESIDE = 4;
     for (long some = 0; some < depth; some += TOGETHER)
         for (long at = first; at < last; at += Size) {
-            const long *columns = from.columns + at, count = smaller(Size, last - at);
+            const long *columns = from.columns + at, *rows = from.rows + start, count = smaller(Size, last - at);
             bool adjacent = count == Size;
             for (int j = 1; j < count; j++) adjacent &= columns[j] == columns[0] + j;
-            A *packed = to + (at - first) / Size * apart<A>(Size, depth) + some * Size;
-            for (long k = start + some; k < start + smaller(some + TOGETHER, depth); k++, packed += Size) {
-                const T *row = from.base + from.rows[k];
-                const A by = scale ? A(scale[k]) : A(1);
-                if (adjacent) {
-                    T values[Size];
-                    std::memcpy(values, row + columns[0], sizeof values);
-                    for (int j = 0; j < Size; j++) packed[j] = by * A(values[j]);
-                } else
-                    for (int j = 0; j < Size; j++) packed[j] = j < count ? by * A(row[columns[j]]) : A(0);
+            A *packed = to + (at - first) / Size * apart<A>(Size, depth);
+            const long end = smaller(some + TOGETHER, depth);
+            for (long k = some; k < end;) {
+                A by[BESIDE];
+                const T *base = from.base + rows[k];
+                bool beside = !adjacent && k + BESIDE <= end;
+                for (long i = 1; i < BESIDE && beside; i++) beside = rows[k + i] == rows[k] + i;
+                for (long i = 0; i < BESIDE; i++) by[i] = scale && k + i < end ? A(scale[start + k + i]) : A(1);
+                if (adjacent)
+                    pack_row<T, A, Size>(base + columns[0], by[0], packed + k * Size);
+                else if (beside)
+                    pack_places<T, A, Size, BESIDE>(base, columns, count, by, packed + k * Size);
+                else
+                    pack_places<T, A, Size, 1>(base, columns, count, by, packed + k * Size);
+                k += beside ? BESIDE : 1;
             }
         }
 }
@@ -160,9 +181,9 @@ template <typename A> INLINE void column_sums(const A *d, long depth, double *to
 // Several sums with the same d, each with an a of its own, and the sum of scale[k] d(k, .) if `biases` is not null. One
 // thread's part of them: `rows` of tiles from `top` on, and of each a the tiles of columns from `part` of `parts`. The
 // first places are written, the others added: what was in `sums` and `biases` does not matter.
-template <typename T, typename A>
+template <typename T, typename A, typename To>
 static void outer_sums(const Operand<T> &d, const Operand<T> *a, long count, const double *scale, long places, long top,
-                       long bottom, long part, long next, long parts, double *const *sums, double *biases) {
+                       long bottom, long part, long next, long parts, To *const *sums, To *biases) {
     const long at_once = tiles(places, tiles(places, DEPTH));  // as many at a time as share the places evenly
     const Packed<A> outputs((bottom - top) * apart<A>(ROWS, at_once));
     const Packed<A> inputs(WIDTH / COLUMNS<A> * apart<A>(COLUMNS<A>, at_once));
@@ -174,7 +195,7 @@ static void outer_sums(const Operand<T> &d, const Operand<T> *a, long count, con
             double totals[ROWS] = {};
             column_sums<A>(outputs.data + (i - top) * apart<A>(ROWS, depth), depth, totals);
             for (long y = 0; y < smaller(ROWS, d.width - at); y++)
-                biases[at + y] = start ? biases[at + y] + totals[y] : totals[y];
+                biases[at + y] = To(start ? biases[at + y] + totals[y] : totals[y]);
         }
         for (long n = 0; n < count; n++) {
             const long width = a[n].width, across = tiles(width, COLUMNS<A>);
@@ -187,18 +208,15 @@ static void outer_sums(const Operand<T> &d, const Operand<T> *a, long count, con
                         const A *packed = outputs.data + (i - top) * apart<A>(ROWS, depth);
                         const A *seen = inputs.data + (j - left) / COLUMNS<A> * apart<A>(COLUMNS<A>, depth);
                         const long down = smaller(ROWS, d.width - i * ROWS), columns = smaller(COLUMNS<A>, right - j);
-                        double *rows = sums[n] + i * ROWS * width;
-                        if (down == ROWS && columns == COLUMNS<A> && !a[n].targets) {
-                            tile<A>(packed, seen, depth, start > 0, rows + j, width);
+                        To *to = sums[n] + i * ROWS * width + j, totals[ROWS * COLUMNS<A>];
+                        if (down == ROWS && columns == COLUMNS<A>) {
+                            tile<A>(packed, seen, depth, start > 0, to, width);
                             continue;
                         }
-                        double totals[ROWS * COLUMNS<A>];
                         tile<A>(packed, seen, depth, false, totals, COLUMNS<A>);
                         for (long y = 0; y < down; y++)
-                            for (long x = 0; x < columns; x++) {
-                                double &to = rows[y * width + (a[n].targets ? a[n].targets[j + x] : j + x)];
-                                to = (start ? to : 0.0) + totals[y * COLUMNS<A> + x];
-                            }
+                            for (long x = 0; x < columns; x++)
+                                to[y * width + x] = (start ? to[y * width + x] : To(0)) + totals[y * COLUMNS<A> + x];
                     }
             }
         }
@@ -215,12 +233,27 @@ static void outer_sum(const Operand<T> &d, const Operand<T> *a, long count, cons
     const long rows = tiles(d.width, ROWS);
     const auto part_of = [&](long top, long bottom, long part, long next, long parts) {
         for (; top < bottom; top += BAND)
-            outer_sums<T, A>(d, a, count, scale, places, top, smaller(top + BAND, bottom), part, next, parts, sums, biases);
+            outer_sums<T, A, double>(d, a, count, scale, places, top, smaller(top + BAND, bottom), part, next, parts, sums,
+                                     biases);
     };
     if (d.width >= width)
         shared(rows, threads, [&](long top, long bottom) { part_of(top, bottom, 0, 1, 1); });
     else
         shared(threads, threads, [&](long part, long next) { part_of(0, rows, part, next, threads); });
+}
+
+// The same over the places of one example alone, without scales, in the type of the values.
+template <typename T>
+static void example_sums(Operand<T> d, const Operand<T> *a, long count, long places, long example, T *const *sums,
+                         T *biases) {
+    std::vector<Operand<T>> own(a, a + count);
+    std::vector<T *> to(sums, sums + count);
+    d.rows += example * places;
+    for (long n = 0; n < count; n++) own[n].rows += example * places, to[n] += example * d.width * own[n].width;
+    if (biases) biases += example * d.width;
+    const long rows = tiles(d.width, ROWS);
+    for (long top = 0; top < rows; top += BAND)
+        outer_sums<T, T, T>(d, own.data(), count, nullptr, places, top, smaller(top + BAND, rows), 0, 1, 1, to.data(), biases);
 }
 
 // sums[n] = sum_k scale[k] base[rows[k] + n] for n from `first` to `last`.
@@ -249,6 +282,20 @@ static void row_sum(const T *base, const long *rows, const double *scale, long p
         }
         std::memcpy(sums + left, totals, width * sizeof(double));
     }
+}
+
+// Rows that lie one after the other, and where their sum belongs.
+template <typename T> struct Held {
+    const T *base;
+    long width;
+    double *sums;
+};
+
+// The same for all rows of one tensor.
+template <typename T, typename A> static void held_sum(const Held<T> &held, const double *scale, long places) {
+    std::vector<long> rows(places);
+    for (long k = 0; k < places; k++) rows[k] = k * held.width;
+    row_sum<T, A>(held.base, rows.data(), scale, places, 0, held.width, held.sums);
 }
 
 // Adds scale[k] base[rows[k] + n] to sums[indices[k], n], in double: at most PIECE additions to a row one after the other,
@@ -290,7 +337,7 @@ template <typename T> INLINE double raised(double total, long count) {
 
 // sum + x^2 for as many of them.
 template <typename T> INLINE V<double> with_squares(const T *from, V<double> sum) {
-    const V<double> values = doubles<T>(from);
+    const V<double> values = converted<double>(from);
     return multiply_add(values, values, sum);
 }
 
@@ -430,7 +477,7 @@ static void pair_bounds(const Places<T> &d, const Places<T> *a, long count, long
             for (long w = 1; w <= count; w++) add_products<T>(&rows[w].at[s], &rows[w].at[t], rows[w].width, other);
             V<double> sum = {};
             for (int i = 0; i < PAIRS; i += LANES<double>)
-                sum = multiply_add(doubles<T>(one + i), doubles<T>(other + i), sum);
+                sum = multiply_add(converted<double>(one + i), converted<double>(other + i), sum);
             (s == t ? once : twice) += sum;
             for (int i = 0; s == t && i < smaller(SIDE, places - s); i++) {
                 const double of_d = std::sqrt((1 + (n + 2) * eps) * double(one[i * SIDE + i]) + 2 * n * tiny);
@@ -524,20 +571,67 @@ static void channel_gradients(const Images<T> &a, const Images<T> &d, long chann
     }
 }
 
+// Normalisation ------------------------------------------------------------------------------------------------------
+
+// weights[n] = sum_t d_t[n] (a_t[n] - mean_t) scale_t and biases[n] = sum_t d_t[n] over the places t of one example.
+template <typename T>
+static void sums_over_places(const T *a, const T *d, const T *means, const T *scales, long places, long width,
+                             long example, T *weights, T *biases) {
+    T *to_weights = weights + example * width, *to_biases = biases + example * width;
+    std::memset(to_weights, 0, width * sizeof(T));
+    std::memset(to_biases, 0, width * sizeof(T));
+    for (long t = example * places; t < (example + 1) * places; t++) {
+        const T *seen = a + t * width, *outputs = d + t * width, mean = means[t], scale = scales[t];
+        for (long n = 0; n < width; n++) to_weights[n] += outputs[n] * ((seen[n] - mean) * scale);
+        for (long n = 0; n < width; n++) to_biases[n] += outputs[n];
+    }
+}
+
+// The same over the `width` pixels of one channel, of which `together` that follow each other have a mean and a scale.
+template <typename T>
+static void sums_over_pixels(const T *a, const T *d, const T *means, const T *scales, long together, long width,
+                             long channel, T *weights, T *biases) {
+    const T *seen = a + channel * width, *outputs = d + channel * width;
+    const T mean = means[channel / together], scale = scales[channel / together];
+    V<T> of_weight = {}, of_bias = {};
+    long n = 0;
+    for (; n + LANES<T> <= width; n += LANES<T>) {
+        const V<T> output = load<T>(outputs + n);
+        of_weight = multiply_add(output, (load<T>(seen + n) - mean) * scale, of_weight);
+        of_bias += output;
+    }
+    T weight = 0, bias = 0;
+    for (int lane = 0; lane < LANES<T>; lane++) weight += of_weight[lane], bias += of_bias[lane];
+    for (; n < width; n++) weight += outputs[n] * ((seen[n] - mean) * scale), bias += outputs[n];
+    weights[channel] = weight;
+    biases[channel] = bias;
+}
+
 #define FOR_TYPES(T, A)                                                                                              \
     void outer_sum_##T##_##A(const T *d, const long *d_rows, const long *d_columns, long height,                     \
                              const Operand<T> *a, long count, const double *scale, long places, long threads,        \
                              double *const *sums, double *biases) {                                                  \
-        outer_sum<T, A>({d, d_rows, d_columns, nullptr, height}, a, count, scale, places, threads, sums, biases);             \
+        outer_sum<T, A>({d, d_rows, d_columns, height}, a, count, scale, places, threads, sums, biases);             \
     }                                                                                                                \
     void row_sum_##T##_##A(const T *base, const long *rows, const double *scale, long places, long width,            \
                            long threads, double *sums) {                                                             \
         shared(width, threads, [=](long first, long last) {                                                          \
             row_sum<T, A>(base, rows, scale, places, first, last, sums);                                             \
         });                                                                                                          \
+    }                                                                                                                \
+    void held_sums_##T##_##A(const Held<T> *held, long count, const double *scale, long places, long threads) {      \
+        shared(count, threads, [=](long first, long last) {                                                          \
+            for (long n = first; n < last; n++) held_sum<T, A>(held[n], scale, places);                              \
+        });                                                                                                          \
     }
 
 #define FOR_TYPE(T)                                                                                                  \
+    void example_sums_##T(const Operand<T> *d, const Operand<T> *a, long count, long places, long examples,          \
+                          long threads, T *const *sums, T *biases) {                                                 \
+        shared(examples, threads, [=](long first, long last) {                                                       \
+            for (long k = first; k < last; k++) example_sums<T>(*d, a, count, places, k, sums, biases);              \
+        });                                                                                                          \
+    }                                                                                                                \
     void lookup_sum_##T(const T *base, const long *rows, const long *indices, const double *scale, long places,      \
                         long table, long width, double *sums) {                                                      \
         lookup_sum<T>(base, rows, indices, scale, places, table, width, sums);                                       \
@@ -545,6 +639,18 @@ static void channel_gradients(const Images<T> &a, const Images<T> &d, long chann
     void squares_##T(const T *base, const long *rows, long count, long width, long threads, double *squares) {       \
         shared(count, threads, [=](long first, long last) {                                                          \
             for (long k = first; k < last; k++) squares[k] = raised<T>(square<T>(base + rows[k], width), width);     \
+        });                                                                                                          \
+    }                                                                                                                \
+    void held_squares_##T(const Held<T> *held, long count, long examples, long threads, double *squares) {           \
+        shared(examples, threads, [=](long first, long last) {                                                       \
+            for (long k = first; k < last; k++) {                                                                    \
+                double total = 0;                                                                                    \
+                for (long n = 0; n < count; n++) {                                                                   \
+                    const long width = held[n].width;                                                                \
+                    total += raised<T>(square<T>(held[n].base + k * width, width), width);                           \
+                }                                                                                                    \
+                squares[k] = total;                                                                                  \
+            }                                                                                                        \
         });                                                                                                          \
     }                                                                                                                \
     void squares_across_##T(const T *base, long examples, long example, long channels, long step, long count,        \
@@ -560,6 +666,20 @@ static void channel_gradients(const Images<T> &a, const Images<T> &d, long chann
             std::vector<Rows<T>> rows(count + 1);                                                                    \
             for (long k = first; k < last; k++)                                                                      \
                 pair_bounds<T>(*d, a, count, biases, k, places, rows, norms, magnitudes);                            \
+        });                                                                                                          \
+    }                                                                                                                \
+    void sums_over_places_##T(const T *a, const T *d, const T *means, const T *scales, long count, long places,      \
+                              long width, long threads, T *weights, T *biases) {                                     \
+        shared(count, threads, [=](long first, long last) {                                                          \
+            for (long k = first; k < last; k++)                                                                      \
+                sums_over_places<T>(a, d, means, scales, places, width, k, weights, biases);                         \
+        });                                                                                                          \
+    }                                                                                                                \
+    void sums_over_pixels_##T(const T *a, const T *d, const T *means, const T *scales, long count, long together,    \
+                              long width, long threads, T *weights, T *biases) {                                     \
+        shared(count, threads, [=](long first, long last) {                                                          \
+            for (long k = first; k < last; k++)                                                                      \
+                sums_over_pixels<T>(a, d, means, scales, together, width, k, weights, biases);                       \
         });                                                                                                          \
     }                                                                                                                \
     void channel_gradients_##T(const Images<T> *a, const Images<T> *d, const Shape *shape, long examples,            \

@@ -21,7 +21,7 @@ results that are shared out, so that sums have the same bits on any number of th
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -46,27 +46,37 @@ _WORTH_A_THREAD = 1 << 17
 
 _TYPES = {torch.float32: "float", torch.float64: "double"}
 _POINTER, _NUMBER = ctypes.c_void_p, ctypes.c_long
+_NORMAL_SUMS = ("sums_over_places", "sums_over_pixels")
 _ARGUMENTS = {
     "outer_sum": [_POINTER] * 3 + [_NUMBER, _POINTER, _NUMBER, _POINTER, _NUMBER, _NUMBER, _POINTER, _POINTER],
+    "example_sums": [_POINTER] * 2 + [_NUMBER] * 4 + [_POINTER] * 2,
     "row_sum": [_POINTER] * 3 + [_NUMBER] * 3 + [_POINTER],
+    "held_sums": [_POINTER, _NUMBER, _POINTER, _NUMBER, _NUMBER],
+    "held_squares": [_POINTER] + [_NUMBER] * 3 + [_POINTER],
     "lookup_sum": [_POINTER] * 4 + [_NUMBER] * 3 + [_POINTER],
     "squares": [_POINTER] * 2 + [_NUMBER] * 3 + [_POINTER],
     "squares_across": [_POINTER] + [_NUMBER] * 6 + [_POINTER],
     "pair_bounds": [_POINTER] * 2 + [_NUMBER] * 5 + [_POINTER] * 2,
     "channel_gradients": [_POINTER] * 3 + [_NUMBER] * 3 + [_POINTER],
+    **dict.fromkeys(_NORMAL_SUMS, [_POINTER] * 4 + [_NUMBER] * 4 + [_POINTER] * 2),
 }
 _KINDS: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("outer_sum", "row_sum"), ("float_float", "float_double", "double_double")),
-    **dict.fromkeys(
-        ("lookup_sum", "squares", "squares_across", "pair_bounds", "channel_gradients"), ("float", "double")
-    ),
+    **dict.fromkeys(("outer_sum", "row_sum", "held_sums"), ("float_float", "float_double", "double_double")),
+    **dict.fromkeys(("example_sums", "held_squares", "lookup_sum", "channel_gradients"), ("float", "double")),
+    **dict.fromkeys(("squares", "squares_across", "pair_bounds", *_NORMAL_SUMS), ("float", "double")),
 }
 
 
 class OperandStruct(ctypes.Structure):
     """``Operand`` of the source."""
 
-    _fields_ = (*((name, _POINTER) for name in ("base", "rows", "columns", "targets")), ("width", _NUMBER))
+    _fields_ = (*((name, _POINTER) for name in ("base", "rows", "columns")), ("width", _NUMBER))
+
+
+class HeldStruct(ctypes.Structure):
+    """``Held`` of the source."""
+
+    _fields_ = (("base", _POINTER), ("width", _NUMBER), ("sums", _POINTER))
 
 
 class PlacesStruct(ctypes.Structure):
@@ -85,15 +95,11 @@ class ImagesStruct(ctypes.Structure):
 
 
 class Operand(NamedTuple):
-    """Numbers of every place k: entry j is at ``rows[k] + columns[j]`` in the memory of ``values``.
-
-    In a sum, column j of what is multiplied from the right is at ``targets[j]``, or at j if there are none.
-    """
+    """Numbers of every place k: entry j is at ``rows[k] + columns[j]`` in the memory of ``values``."""
 
     values: torch.Tensor
     rows: torch.Tensor
     columns: torch.Tensor
-    targets: torch.Tensor | None = None
 
     @classmethod
     def of(cls, values: torch.Tensor) -> Operand:
@@ -101,10 +107,9 @@ class Operand(NamedTuple):
         places = places_of(values.shape[:-1], values.stride()[:-1])
         return cls(values, places, places_of(values.shape[-1:], values.stride()[-1:]))
 
-    def described(self, start: int) -> OperandStruct:
+    def described(self, start: int = 0) -> OperandStruct:
         """What the kernel is told, for the places from ``start`` bytes of their offsets on."""
-        targets = None if self.targets is None else self.targets.data_ptr()
-        pointers = self.values.data_ptr(), self.rows.data_ptr() + start, self.columns.data_ptr(), targets
+        pointers = self.values.data_ptr(), self.rows.data_ptr() + start, self.columns.data_ptr()
         return OperandStruct(*pointers, len(self.columns))
 
     def gathered(self, places: slice) -> torch.Tensor:
@@ -157,6 +162,34 @@ def _targets(outputs: Operand, inputs: Sequence[Operand], biased: bool) -> list[
     return [torch.empty(shape, dtype=torch.float64, device=device) for shape in shapes]
 
 
+def example_sums(
+    outputs: Operand, inputs: Sequence[Operand], count: int, *, biased: bool = False
+) -> list[torch.Tensor] | None:
+    """sum_k d_k a_k^T over the places of every example for every a, then sum_k d_k if ``biased``, if there is a kernel.
+
+    Args:
+        outputs: The d_k, of as many places for each of the examples.
+        inputs: The a_k of every sum.
+        count: How many examples there are.
+        biased: Whether to add up the d_k as well.
+    """
+    function = _function("example_sums", outputs.values, None)
+    given = [outputs, *inputs]
+    others = any(each.values.dtype != outputs.values.dtype or each.values.is_neg() for each in given)
+    if function is None or others or not count:
+        return None
+    height, widths, places = len(outputs.columns), [len(each.columns) for each in inputs], len(outputs.rows) // count
+    found = [outputs.values.new_empty(count, height, width) for width in widths]
+    sums = outputs.values.new_empty(count, height) if biased else None
+    operands = (OperandStruct * len(given))(*[each.described() for each in given])
+    targets = (_POINTER * len(found))(*[each.data_ptr() for each in found])
+    threads, first = _threads(count * places * height * (sum(widths) + 1)), ctypes.addressof(operands)
+    second = first + ctypes.sizeof(OperandStruct)
+    to_sums = None if sums is None else sums.data_ptr()
+    function(first, second, len(inputs), places, count, threads, ctypes.addressof(targets), to_sums)
+    return found if sums is None else [*found, sums]
+
+
 def row_sum(values: torch.Tensor, scales: torch.Tensor, *, single: bool) -> torch.Tensor:
     """sum_k scales[k] x_k, in float64, for x of shape (examples, features) or (examples, places, features).
 
@@ -178,6 +211,40 @@ def row_sum(values: torch.Tensor, scales: torch.Tensor, *, single: bool) -> torc
     for part in parts[1:]:
         total += part
     return total
+
+
+def held_sums(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], scales: torch.Tensor, *, single: bool) -> None:
+    """`row_sum` of tensors with one row for every scale, written into the contiguous tensors they are paired with.
+
+    One call does all of them, because most are small. `_FEW` numbers are added up in float64, whatever is permitted.
+    """
+    together: dict[tuple[torch.dtype, bool], tuple[Callable[..., None], list[HeldStruct]]] = {}
+    for values, target in pairs:
+        few = values.numel() <= _FEW
+        function = _function("held_sums", values, single and not few)
+        if function is None or not values.is_contiguous() or len(values) > _PLACES_AT_ONCE:
+            rows = values.reshape(len(values), target.numel())
+            target.copy_(row_sum(rows, scales, single=single).view(target.shape))
+        else:
+            described = HeldStruct(values.data_ptr(), target.numel(), target.data_ptr())
+            together.setdefault((values.dtype, few), (function, []))[1].append(described)
+    scales = scales.contiguous()
+    for function, some in together.values():
+        held, threads = (HeldStruct * len(some))(*some), _threads(len(scales) * sum(each.width for each in some))
+        function(ctypes.addressof(held), len(held), scales.data_ptr(), len(scales), threads)
+
+
+def held_squares(values: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    """The sum of `squared_rows` over tensors with as many rows each, if there is a kernel and it can read them all."""
+    function, kind, count = _function("held_squares", values[0], None), values[0].dtype, len(values[0])
+    if function is None or any(each.dtype != kind or each.is_neg() or not each.is_contiguous() for each in values):
+        return None
+    widths = [each.shape[1:].numel() for each in values]
+    pairs = zip(values, widths, strict=True)
+    held = (HeldStruct * len(values))(*[HeldStruct(each.data_ptr(), width, None) for each, width in pairs])
+    found = torch.empty(count, dtype=torch.float64, device="cpu")
+    function(ctypes.addressof(held), len(held), count, _threads(count * sum(widths)), found.data_ptr())
+    return found
 
 
 def squared_rows(values: torch.Tensor) -> torch.Tensor | None:
@@ -262,6 +329,31 @@ def channel_gradients(
     return found
 
 
+def normal_sums(
+    inputs: torch.Tensor, outputs: torch.Tensor, means: torch.Tensor, scales: torch.Tensor, *, over_pixels: bool
+) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """Sums of d (a - mean) scale, and of d, for every example and every entry, if there is a kernel.
+
+    Args:
+        inputs: a, (examples, places, entries), or (examples, channels, pixels) to be summed over pixels.
+        outputs: d, of the same shape and type.
+        means: One for every place; or, in the order of channels, for as many of them as there are to each mean.
+        scales: The same.
+        over_pixels: Which of the two.
+    """
+    function = _function(_NORMAL_SUMS[over_pixels], outputs, None)
+    given = [inputs, outputs, means, scales]
+    if function is None or any(each.dtype != outputs.dtype or each.is_neg() for each in given) or not outputs.numel():
+        return None
+    count, second, width = outputs.shape
+    sizes = (count * second, count * second // means.numel()) if over_pixels else (count, second)
+    found = [outputs.new_empty(count, second if over_pixels else width) for _ in range(2)]
+    given = [each.contiguous() for each in given]
+    pointers, targets = ([each.data_ptr() for each in some] for some in (given, found))
+    function(*pointers, *sizes, width, _threads(outputs.numel()), *targets)
+    return found[0], found[1]
+
+
 def lookup_sum(values: torch.Tensor, indices: torch.Tensor, scales: torch.Tensor, table: int) -> torch.Tensor:
     """The rows of a table to which scales[i] x_it was added where ``indices`` point: always in float64.
 
@@ -295,9 +387,7 @@ def _outer_by_torch(
 ) -> None:
     scaled = outputs.gathered(places) * scales[places].unsqueeze(1)
     for each, target in zip(inputs, total, strict=False):
-        found = (scaled.mT @ each.gathered(places)).view(len(scaled.mT), -1)
-        order = slice(None) if each.targets is None else each.targets.to(found.device)
-        target.view(found.shape)[:, order] = found
+        torch.mm(scaled.mT, each.gathered(places), out=target)
     if biased:
         total[-1].copy_(scaled.sum(0))
 
