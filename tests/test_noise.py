@@ -67,63 +67,108 @@ def test_rounded_noise_on_a_fine_grid_is_gaussian_and_independent(source):
 EXTREMES = [np.array([0, 0], dtype=np.uint64), np.array([2**64 - 1] * 2, dtype=np.uint64)]
 
 
-def wrongly_decided(scale: float, pairs: int) -> int:
-    """How many roundings the fast path decides that some choice of the further bits would decide otherwise."""
+LOOKS = {"_first_look": 0xFFF, "_extended": 1}
+"""What is decided by less than 192 bits, and the bits of the first word that it does not look at."""
+
+HARDEST = {"_first_look": noise.LARGEST_SCALE, "_extended": 2.0**53}
+"""Scales at which many roundings are close to undecided; beyond what is allowed, for extended precision."""
+
+
+def wrongly_decided(scale: float, pairs: int, look: str = "_first_look") -> int:
+    """How many roundings a look decides that some choice of the further bits would decide otherwise."""
     words = SeededSource(8).words(2 * pairs).reshape(2, pairs)
-    values, error = noise._first_look(words, scale)
-    nearest = torch.round(values)
-    decided = ((values - nearest).abs() < 0.5 - error).numpy()
-    cell = words & ~np.uint64(0xFFF)  # the fast path has not looked at the last 12 bits
+    values, error = (np.asarray(each) for each in getattr(noise, look)(words, scale))
+    nearest = np.rint(values)
+    decided = np.abs(values - nearest) < 0.5 - error
+    cell = words & ~np.uint64(LOOKS[look])
     wrong = np.zeros_like(decided)
-    for low, more in zip((0, 0xFFF), EXTREMES, strict=True):
-        exact = noise._second_look(cell | np.uint64(low), np.broadcast_to(more, (2, pairs, 2)), scale)
-        wrong |= decided & (exact != nearest.numpy())
+    for low, more in zip((0, LOOKS[look]), EXTREMES, strict=True):
+        exact = noise._last_look(cell | np.uint64(low), np.broadcast_to(more, (2, pairs, 2)), scale)
+        wrong |= decided & (exact != nearest)
     return int(wrong.sum())
 
 
-def test_what_the_fast_path_decides_no_further_bit_could_change():
-    assert wrongly_decided(2.0**28 * 1.9, 700) == 0
-    assert wrongly_decided(noise.LARGEST_SCALE, 700) == 0
+@pytest.mark.parametrize("look", LOOKS)
+def test_what_a_look_decides_no_further_bit_could_change(look):
+    assert wrongly_decided(2.0**28 * 1.9, 700, look) == 0
+    assert wrongly_decided(HARDEST[look], 700, look) == 0
 
 
-def test_deciding_without_an_error_bound_is_caught(monkeypatch):
-    monkeypatch.setattr(noise, "_FLOAT_ERROR", 0.0)
-    monkeypatch.setattr(noise, "_CELL", 2.0**-52)  # still the uniforms' own width
-    monkeypatch.setattr(noise, "_first_look", _without_error(noise._first_look))
-    assert wrongly_decided(noise.LARGEST_SCALE, 700) > 0
+def test_what_the_second_look_leaves_is_decided_as_if_there_were_none(monkeypatch):
+    left: list[int] = []
+    last = noise._last_look
+
+    def noted(words, more, scale):
+        left.append(words.shape[1])
+        return last(words, more, scale)
+
+    def drawn() -> torch.Tensor:
+        return rounded_gaussian(SeededSource(4), 1 << 16, noise.LARGEST_SCALE)
+
+    monkeypatch.setattr(noise, "_last_look", noted)
+    found = drawn()
+    assert sum(left) < 10
+    monkeypatch.setattr(noise, "_EXTENDED_ERROR", 2.0**-49)
+    assert torch.equal(found, drawn())
+    some = sum(left)
+    assert some > 100
+    monkeypatch.setattr(noise, "_second_look", noted)
+    assert torch.equal(found, drawn())
+    assert sum(left) > 3 * some
 
 
-def _without_error(first_look):
+def test_without_extended_precision_all_is_looked_at_by_decimals(monkeypatch):
+    expected = rounded_gaussian(SeededSource(4), 1 << 16, noise.LARGEST_SCALE)
+    monkeypatch.setattr(np, "longdouble", np.float64)
+    monkeypatch.setattr(noise, "_extended", None)
+    assert torch.equal(expected, rounded_gaussian(SeededSource(4), 1 << 16, noise.LARGEST_SCALE))
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_deciding_without_an_error_bound_is_caught(monkeypatch, look):
+    monkeypatch.setattr(noise, look, _without_error(getattr(noise, look)))
+    assert wrongly_decided(HARDEST[look], 700, look) > 0
+
+
+def _without_error(look):
     def careless(words, scale):
-        values, error = first_look(words, scale)
-        return values, torch.zeros_like(error)
+        values, error = look(words, scale)
+        return values, 0 * error
 
     return careless
 
 
-def test_float64_errs_by_less_than_a_quarter_of_what_is_allowed_for_it():
+@pytest.mark.parametrize("look", LOOKS)
+def test_roundings_are_less_than_a_quarter_of_what_is_allowed_for_them(look):
     rng = np.random.default_rng(1)
     words = rng.integers(0, 2**64, (2, 600), dtype=np.uint64)
     words[0, :60] >>= np.arange(60, dtype=np.uint64)  # far tails
     words[0, 60:110] = ~(words[0, 60:110] >> np.arange(50, dtype=np.uint64))  # close to 1
     words[1, ::7] = (words[1, ::7] >> np.uint64(4)) + np.uint64(2**62)  # angles where cosine or sine is almost 0
-    values = noise._first_look(words, 1.0)[0].numpy()
+    values = np.asarray(getattr(noise, look)(words, 1.0)[0])
+    allowed, unseen = (noise._FLOAT_ERROR, 12) if look == "_first_look" else (noise._EXTENDED_ERROR, 1)
     mpmath.mp.dps = 40
     worst = 0.0
     for pair in range(words.shape[1]):
-        u, v = (mpmath.mpf(2 * (int(word) >> 12) + 1) / 2**53 for word in words[:, pair])
+        u, v = (mpmath.mpf(2 * (int(word) >> unseen) + 1) / 2 ** (65 - unseen) for word in words[:, pair])
         radius = mpmath.sqrt(-2 * mpmath.log(u))
         exact = radius * mpmath.cos(2 * mpmath.pi * v), radius * mpmath.sin(2 * mpmath.pi * v)
-        errors = [abs(exact[i] - mpmath.mpf(float(values[i, pair]))) for i in (0, 1)]
+        errors = [abs(exact[i] - exactly(values[i, pair])) for i in (0, 1)]
         worst = max(worst, float(max(errors) / (1 + radius)))
-    assert worst < noise._FLOAT_ERROR / 4
+    assert worst < allowed / 4
+
+
+def exactly(number) -> mpmath.mpf:
+    """A float64 or an extended number, the latter in two parts."""
+    high = float(number)
+    return mpmath.mpf(high) + mpmath.mpf(float(number - high))
 
 
 def test_sixty_digits_agree_with_another_library():
     mpmath.mp.dps = 70
     words = SeededSource(1).words(2 * 30).reshape(2, 30)
     more = SeededSource(2).words(4 * 30).reshape(2, 30, 2)
-    found = noise._second_look(words, more, 2.0**39)
+    found = noise._last_look(words, more, 2.0**39)
     for pair in range(30):
         u, v = (
             mpmath.mpf(2 * sum(int(w) << 64 * (2 - i) for i, w in enumerate([words[k, pair], *more[k, pair]])) + 1)

@@ -25,6 +25,8 @@ from inosgd.randomness import RandomSource
 from inosgd.sampling import PoissonSampler
 
 _ROWS_AT_ONCE = 64
+_AT_ONCE = 1 << 15
+"""How many coordinates are released at once: few enough to stay in the processor's cache."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -69,8 +71,10 @@ def release(total: BoundedSum, noise_scale: float, source: RandomSource) -> torc
     if noise_scale == 0:
         return total.value
     grid = Grid.for_release(noise_scale, total.sensitivity, total.value.numel())
-    noise = rounded_gaussian(source, total.value.numel(), noise_scale / grid.spacing)
-    return grid.values(grid.steps(total.value) + noise.to(total.value.device))
+    released = rounded_gaussian(source, total.value.numel(), noise_scale / grid.spacing).to(total.value.device)
+    for steps, value in zip(torch.split(released, _AT_ONCE), torch.split(total.value, _AT_ONCE), strict=True):
+        steps.copy_(grid.values(steps.add_(grid.steps(value))))
+    return released
 
 
 def ordered_sum(
