@@ -56,7 +56,7 @@ def test_every_method_has_its_own_rate_and_all_share_the_seeds(quick, tmp_path):
     assert kept.to_json() == measured.to_json()
     page = render([kept])
     assert "Not trained yet: breast-cancer" in page
-    assert "Against dp-sgd: better in both measures in" in page
+    assert "Against dp-sgd: the higher mean in both measures in" in page
     seen.clear()
     measure(asked, tmp_path, tmp_path / "cache", workers=ONE, notice=seen.append)
     assert not seen

@@ -91,9 +91,11 @@ def _verdicts(everything: Sequence[Measured]) -> list[str]:
         }
         both = [name for name, rows in by_study.items() if all(row.better for row in rows)]
         behind = [name for name, rows in by_study.items() if any(row.worse for row in rows)]
+        higher = sum(all(row.difference.mean > 0 for row in rows) for rows in by_study.values())
         lines += [
-            f"Against {against}: better in both measures in {len(both)} of {len(by_study)} studies"
-            f"{_named(both)}; behind by more than half a point in {len(behind)}{_named(behind)}.",
+            f"Against {against}: the higher mean in both measures in {higher} of {len(by_study)} studies; "
+            f"better in both, beyond chance, in {len(both)}{_named(both)}; "
+            f"behind by more than half a point in {len(behind)}{_named(behind)}.",
             "",
         ]
     lines += ["| study | rule found on it | against | overall | worst owner |", "|---|---|---|---|---|"]
