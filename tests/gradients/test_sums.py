@@ -371,6 +371,13 @@ class TestExampleSums:
         found = forms.OuterProducts(torch.zeros(0, 3, 4), (torch.zeros(0, 3, 5),), 1).materialise()
         assert [tuple(each.shape) for each in found] == [(0, 4, 5), (0, 4)]
 
+    @pytest.mark.usefixtures("way")
+    def test_no_places(self):
+        """Sequences of length 0: a division by their length would end the process."""
+        found = forms.OuterProducts(torch.zeros(3, 0, 4), (torch.zeros(3, 0, 5),), 1).materialise()
+        assert [tuple(each.shape) for each in found] == [(3, 4, 5), (3, 4)]
+        assert not any(each.any() for each in found)
+
 
 @tries(20)
 @given(

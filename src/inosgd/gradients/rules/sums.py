@@ -170,13 +170,13 @@ def example_sums(
     Args:
         outputs: The d_k, of as many places for each of the examples.
         inputs: The a_k of every sum.
-        count: How many examples there are.
+        count: How many examples there are. Where they have no places, there is nothing for a kernel to do.
         biased: Whether to add up the d_k as well.
     """
     function = _function("example_sums", outputs.values, None)
     given = [outputs, *inputs]
     others = any(each.values.dtype != outputs.values.dtype or each.values.is_neg() for each in given)
-    if function is None or others or not count:
+    if function is None or others or not len(outputs.rows):
         return None
     height, widths, places = len(outputs.columns), [len(each.columns) for each in inputs], len(outputs.rows) // count
     found = [outputs.values.new_empty(count, height, width) for width in widths]
