@@ -264,6 +264,19 @@ class TestPairBounds:
             one = forms.OuterProducts(d[row : row + 1], (a[row : row + 1],), 1)
             assert torch.equal(one.bounds().norms, whole[row : row + 1])
 
+    @pytest.mark.parametrize("dtype", TYPES)
+    @pytest.mark.parametrize("small", [2.0**-13.9, 2.0**-14.2])
+    def test_many_products_too_small_for_the_sum_they_are_added_to(self, dtype, small):
+        """All are lost if they are added one by one to a sum of the first: in float64 more than the bound leaves."""
+        if sums.kernel() is None:
+            pytest.skip("there is no compiler here")
+        d = torch.full((1, 2000, 1), small, dtype=dtype)
+        d[0, :8] = 1
+        exact = sum(Fraction(float(x)) ** 2 for x in d.flatten()) ** 2
+        assert Fraction(float(sums.pair_bounds(d, [d], 0)[0][0])) >= exact
+        room = (2 + 2 * 2000 + 8) * Fraction(2) ** -53 * Fraction(17, 16) * exact
+        assert 1992**2 * Fraction(small) ** 4 > room, "the control: they are more than what is left for roundings"
+
     def test_a_bound_without_room_is_too_small(self):
         """The control: contributions that cancel leave nothing in the two matrices."""
         half = normal(1, 40, 30) * 1e3
@@ -440,7 +453,7 @@ class TestWhatIsHeld:
             assert (target - exact).norm() <= unit * most
             assert torch.equal(target, again)
         wanted = sum(forms.squares(each) for each in tensors)
-        assert torch.allclose(forms.held_bounds(tensors).norms, wanted, rtol=1e-15)
+        assert torch.allclose(forms.held_bounds(tensors).norms, wanted, rtol=1e-14)
         for row in range(9):
             alone = forms.held_bounds([each[row : row + 1] for each in tensors[:-1]]).norms
             assert torch.equal(alone[0], forms.held_bounds(tensors[:-1]).norms[row])
@@ -460,3 +473,14 @@ class TestWhatIsHeld:
             part <= Fraction(bound)
             for part, bound in zip(exact, forms.held_bounds(tensors).norms.tolist(), strict=True)
         )
+
+    @pytest.mark.usefixtures("way")
+    @pytest.mark.parametrize("together", [True, False])
+    def test_many_numbers_too_small_for_the_sum_they_are_added_to(self, together):
+        """Squares of single numbers, each less than half of the last place of the sum, and all of them lost."""
+        tensors = [torch.ones(1, 1)] + [torch.full((1, 1), 2.0**-26.5 * 0.9999)] * 1000
+        exact = sum(number for each in tensors for number in square_norms(each))
+        assert exact > 1 + 900 * Fraction(2) ** -53, "the control: they are not nothing"
+        parts = [forms.held_bounds([each]) for each in tensors]
+        found = forms.held_bounds(tensors) if together else forms.added(parts)
+        assert Fraction(float(found.norms[0])) >= exact

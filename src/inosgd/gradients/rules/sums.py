@@ -235,7 +235,10 @@ def held_sums(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], scales: torch.
 
 
 def held_squares(values: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """The sum of `squared_rows` over tensors with as many rows each, if there is a kernel and it can read them all."""
+    """At least the sum of `squared_rows` over tensors with as many rows each, if a kernel can read them all.
+
+    A sum of n of them is raised by twice its n roundings of 2^-53.
+    """
     function, kind, count = _function("held_squares", values[0], None), values[0].dtype, len(values[0])
     if function is None or any(each.dtype != kind or each.is_neg() or not each.is_contiguous() for each in values):
         return None
@@ -283,9 +286,10 @@ def pair_bounds(
     """`inosgd.gradients.rules.forms.pair_bounds` of sum_t d_t a_t^T, if there is a kernel for it.
 
     Guarantee:
-        Entries of the two matrices are sums of n products in the type of the values, in some order; their products have
-        no error in float64, in which they are added up, T^2 of them. These T^2 roundings of 2^-53 are fewer than the
-        2 T + 3 of u that the bound leaves for them. Sums over places beyond T add 0.
+        Entries of the two matrices are sums of n products in the type of the values, in some order; their T^2 products
+        are added up in float64, by blocks of 4 x 4 pairs, rows of blocks, and lanes. On its way a product is rounded no
+        more than T / 2 + 12 times, each time by 2^-53, and no more than T^2 times: within the 2 T + 3 roundings of u
+        that the bound leaves for them, in float64 too. Sums over places beyond T add 0.
 
     Args:
         outputs: d, (examples, places, features).
