@@ -126,6 +126,24 @@ def test_lookups_in_pieces(at_once, monkeypatch):
     assert torch.allclose(found, expected, rtol=1e-14, atol=1e-14)
 
 
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("held", [True, False])
+def test_many_rows_too_small_for_the_sum_they_are_added_to(held):
+    """One in 24, so that each is added to the sum by itself and lost: as many roundings as there can be."""
+    count, small = 1 << 16, 2.0**-53
+    values, scales = torch.zeros(count, 1, dtype=torch.float64), torch.ones(count, dtype=torch.float64)
+    values[::24] = small
+    values[0] = 1
+    if held:
+        found = torch.full((1,), torch.nan, dtype=torch.float64)
+        sums.held_sums([(values, found)], scales, single=False)
+    else:
+        found = row_sum(values, scales, single=False)
+    exact = 1 + (count - 1) // 24 * Fraction(small)
+    assert abs(Fraction(float(found[0])) - exact) <= Fraction(2) ** -42 * exact
+    assert exact - 1 > Fraction(2) ** -42 * exact, "the control"
+
+
 @pytest.mark.parametrize("single", [True, False])
 @pytest.mark.parametrize("widths", [(70, (5, 33)), (9, (40, 64))])
 @pytest.mark.usefixtures("way")
@@ -484,3 +502,20 @@ class TestWhatIsHeld:
         parts = [forms.held_bounds([each]) for each in tensors]
         found = forms.held_bounds(tensors) if together else forms.added(parts)
         assert Fraction(float(found.norms[0])) >= exact
+
+    @pytest.mark.usefixtures("way")
+    @pytest.mark.parametrize(("rows", "width"), [(1, 6), (8, 6), (1, 6000), (8, 6000), (10, 6)])
+    def test_gradients_of_other_numbers_of_rows_are_not_read_past_their_end(self, rows, width):
+        """What a rule returns that somebody has written may be wrong in any way."""
+        target, others = torch.zeros(width, dtype=torch.float64), [normal(9, width), normal(rows, width, seed=1)]
+        with pytest.raises(RuntimeError, match=f"{rows} rows of gradients for 9 coefficients"):
+            sums.held_sums([(others[1], target)], torch.ones(9, dtype=torch.float64), single=False)
+        if sums.kernel() is not None:
+            assert sums.held_squares(others) is None
+
+    @pytest.mark.usefixtures("way")
+    def test_gradients_of_other_shapes_than_their_parameter_are_not_taken_for_its_own(self):
+        target, scales = torch.zeros(6, dtype=torch.float64), torch.ones(9, dtype=torch.float64)
+        for shape in ((3,), (12,), (2, 3), (1, 6)):
+            with pytest.raises(RuntimeError, match="doesn't match the broadcast shape|must match"):
+                sums.held_sums([(normal(9, *shape), target)], scales, single=True)

@@ -35,6 +35,9 @@ SOURCE = Path(__file__).with_suffix(".cpp")
 _PLACES_AT_ONCE = 1 << 16
 """The most places of one call; sums over more are put together afterwards, so that few roundings follow each other."""
 
+_SCALED_ROWS_AT_ONCE = 1 << 15
+"""The same for sums of scaled rows, 24 of which at a time are added to what was summed: 2^15 / 24 + 24 roundings."""
+
 _ROWS_AT_ONCE = 1 << 10
 """The same for operations of torch, which add up in an order that is not ours."""
 
@@ -196,6 +199,8 @@ def row_sum(values: torch.Tensor, scales: torch.Tensor, *, single: bool) -> torc
     Guarantee:
         In error by at most what the module says, with |m| <= sum_k |scales[k]| |x_k|.
     """
+    if values.shape[:-1].numel() != len(scales):
+        raise RuntimeError(f"{values.shape[:-1].numel()} rows of gradients for {len(scales)} coefficients")
     if values.dim() == 2 and values.shape[0] <= _ROWS_AT_ONCE and values.numel() <= _FEW:
         return scales @ values.double()
     values = values if values.stride(-1) == 1 else values.contiguous()
@@ -205,7 +210,7 @@ def row_sum(values: torch.Tensor, scales: torch.Tensor, *, single: bool) -> torc
         parts = [scales[places] @ rows[places].double() for places in _pieces(len(scales), _ROWS_AT_ONCE)]
     else:
         rows = places_of(values.shape[:-1], values.stride()[:-1])
-        pieces = _pieces(len(scales), _PLACES_AT_ONCE)
+        pieces = _pieces(len(scales), _SCALED_ROWS_AT_ONCE)
         parts = [_row_by_kernel(function, values, rows[places], scales[places].contiguous()) for places in pieces]
     total = parts[0] if parts else torch.zeros(width, dtype=torch.float64, device=values.device)
     for part in parts[1:]:
@@ -222,9 +227,10 @@ def held_sums(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], scales: torch.
     for values, target in pairs:
         few = values.numel() <= _FEW
         function = _function("held_sums", values, single and not few)
-        if function is None or not values.is_contiguous() or len(values) > _PLACES_AT_ONCE:
-            rows = values.reshape(len(values), target.numel())
-            target.copy_(row_sum(rows, scales, single=single).view(target.shape))
+        fits = values.shape == (len(scales), *target.shape) and values.is_contiguous()
+        if function is None or not fits or len(values) > _SCALED_ROWS_AT_ONCE:
+            rows = values.reshape(len(values), values.shape[1:].numel())
+            target.copy_(row_sum(rows, scales, single=single).view(values.shape[1:]))
         else:
             described = HeldStruct(values.data_ptr(), target.numel(), target.data_ptr())
             together.setdefault((values.dtype, few), (function, []))[1].append(described)
@@ -240,7 +246,8 @@ def held_squares(values: Sequence[torch.Tensor]) -> torch.Tensor | None:
     A sum of n of them is raised by twice its n roundings of 2^-53.
     """
     function, kind, count = _function("held_squares", values[0], None), values[0].dtype, len(values[0])
-    if function is None or any(each.dtype != kind or each.is_neg() or not each.is_contiguous() for each in values):
+    fitting = [len(each) == count and each.is_contiguous() for each in values]
+    if function is None or not all(fitting) or any(each.dtype != kind or each.is_neg() for each in values):
         return None
     widths = [each.shape[1:].numel() for each in values]
     pairs = zip(values, widths, strict=True)
