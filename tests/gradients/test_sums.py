@@ -444,6 +444,25 @@ def test_sums_of_normalised_inputs(count, groups, together, width, size, dtype):
         assert all(torch.equal(one[0], part[0]) for one, part in zip(alone, found, strict=True))
 
 
+@pytest.mark.parametrize("over", [True, False])
+def test_a_pixel_of_a_normalised_input_that_is_left_out_would_be_seen(over):
+    """The control: the room for roundings is less than what one of 300 pixels adds, or another channel's mean changes."""
+    shape = (2, 4, 300) if over else (2, 300, 4)
+    a, d = normal(*shape), normal(*shape, seed=1)
+    means, scales = normal(2, shape[1], seed=2), normal(2, shape[1], seed=3).abs() + 0.1
+    dim, eps = (2 if over else 1), torch.finfo(torch.float32).eps
+    normed = (a.double() - means.unsqueeze(2)) * scales.unsqueeze(2)
+    most = (d.double().abs() * (a.double().abs() + means.unsqueeze(2).abs()) * scales.unsqueeze(2)).sum(dim)
+    wanted, room = (d.double() * normed).sum(dim), 306 * eps * most
+    last = (d.double() * normed).select(dim, -1)
+    assert (last.abs() > room).any()
+    assert (d.double().select(dim, -1).abs() > 306 * eps * d.double().abs().sum(dim)).any()
+    turned = (a.double() - means.roll(1, 1).unsqueeze(2)) * scales.unsqueeze(2)
+    assert (((d.double() * turned).sum(dim) - wanted).abs() > room).any()
+    found = sums.normal_sums(a, d, means, scales, over_pixels=over)
+    assert found is None or ((found[0] - wanted).abs() <= room).all()
+
+
 class TestWhatIsHeld:
     """Many tensors in one call: to the bit what each would give by itself."""
 
@@ -519,3 +538,25 @@ class TestWhatIsHeld:
         for shape in ((3,), (12,), (2, 3), (1, 6)):
             with pytest.raises(RuntimeError, match="doesn't match the broadcast shape|must match"):
                 sums.held_sums([(normal(9, *shape), target)], scales, single=True)
+
+    @pytest.mark.usefixtures("way")
+    @pytest.mark.parametrize("count", [1, 2, 7, 30])
+    def test_no_tensor_and_no_number_is_left_out(self, count):
+        """Each is as large as all before it, at the end of a row of any width."""
+        tensors = [torch.zeros(3, width + 1) for width in range(count)]
+        for place, each in enumerate(tensors):
+            each[:, -1] = 2.0 ** (place / 2) * torch.tensor([1.0, 2.0, 3.0])
+        exact = torch.tensor([[float(x) for x in square_norms(each)] for each in tensors]).double().sum(0)
+        assert torch.allclose(forms.held_bounds(tensors).norms, exact, rtol=1e-4)
+        if sums.kernel() is not None:
+            assert torch.allclose(sums.held_squares(tensors), exact, rtol=1e-6)
+
+    @pytest.mark.usefixtures("way")
+    @pytest.mark.parametrize("size", [1e-155, 1e-162, 1e-170, 5e-324])
+    def test_squares_below_the_smallest_number_are_covered(self, size):
+        tensors = [normal(20, width, seed=width, dtype=torch.float64) * size for width in (1, 9, 37)]
+        exact = [sum(parts) for parts in zip(*map(square_norms, tensors), strict=True)]
+        for found in (forms.held_bounds(tensors).norms, sum(map(forms.squares, tensors))):
+            assert all(part <= Fraction(bound) for part, bound in zip(exact, found.tolist(), strict=True))
+        plain = sum(each.square().sum(1) for each in tensors).tolist()
+        assert any(Fraction(bound) < part for part, bound in zip(exact, plain, strict=True)), "the control"
