@@ -446,7 +446,7 @@ def test_sums_of_normalised_inputs(count, groups, together, width, size, dtype):
 
 @pytest.mark.parametrize("over", [True, False])
 def test_a_pixel_of_a_normalised_input_that_is_left_out_would_be_seen(over):
-    """The control: the room for roundings is less than what one of 300 pixels adds, or another channel's mean changes."""
+    """The control: the room for roundings is less than what one of 300 pixels adds, or another's mean changes."""
     shape = (2, 4, 300) if over else (2, 300, 4)
     a, d = normal(*shape), normal(*shape, seed=1)
     means, scales = normal(2, shape[1], seed=2), normal(2, shape[1], seed=3).abs() + 0.1
@@ -536,7 +536,7 @@ class TestWhatIsHeld:
     def test_gradients_of_other_shapes_than_their_parameter_are_not_taken_for_its_own(self):
         target, scales = torch.zeros(6, dtype=torch.float64), torch.ones(9, dtype=torch.float64)
         for shape in ((3,), (12,), (2, 3), (1, 6)):
-            with pytest.raises(RuntimeError, match="doesn't match the broadcast shape|must match"):
+            with pytest.raises(RuntimeError, match=r"doesn't match the broadcast shape|must match"):
                 sums.held_sums([(normal(9, *shape), target)], scales, single=True)
 
     @pytest.mark.usefixtures("way")
