@@ -92,6 +92,16 @@ def test_long_sums_of_equal_numbers():
     assert abs(float(in_turn) - float(found[0, 0])) * 6**0.5 > allowed, "the control"
 
 
+@pytest.mark.usefixtures("way")
+def test_long_sums_of_equal_rows():
+    """The same of rows, whose chains are a constant of another loop."""
+    values, scales = torch.full((30_000, 2), 1.1), torch.full((30_000,), 0.7, dtype=torch.float64)
+    exact, target = 30_000 * Fraction(0.7) * Fraction(float(values[0, 0])), torch.zeros(2, dtype=torch.float64)
+    sums.held_sums([(values, target)], scales, single=True)
+    for found in (target, row_sum(values, scales, single=True)):
+        assert abs(Fraction(float(found[0])) - exact) <= Fraction(ROUNDOFFS) * Fraction(2) ** -24 * exact
+
+
 def test_sums_are_the_same_on_any_number_of_threads():
     outputs, inputs = normal(300, 4, 90), normal(300, 4, 70, seed=1)
     scales, before = normal(300, seed=2, dtype=torch.float64).repeat_interleave(4), torch.get_num_threads()
