@@ -108,6 +108,15 @@ class TestConvolution:
             assert_engine_exact(model, normal(count, 2, 5, 6))
             assert_engine_exact(line, normal(count, 2, 6))
 
+    @pytest.mark.parametrize("gram", [True, False])
+    def test_strides_longer_than_images(self, gram, monkeypatch):
+        from inosgd.gradients.rules import convolution
+
+        monkeypatch.setattr(convolution, "_prefers_gram", lambda *_: gram)
+        model = build(nn.Sequential(nn.Conv2d(2, 3, 2, stride=(3, 4)), nn.Tanh()))
+        for count in COUNTS:
+            assert_engine_exact(model, normal(count, 2, 2, 3))
+
     @pytest.mark.parametrize("stride", [1, 2])
     @pytest.mark.parametrize("groups", [1, 2])
     def test_all_ways_on_one_shape(self, stride, groups, monkeypatch):

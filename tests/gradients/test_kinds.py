@@ -226,3 +226,61 @@ def test_draws_are_held_fixed_at_later_sizes_too(tried, share):
     for count in (5, 40):
         _, rows = invariance.passing(Task.of(model, LOSSES), batch(count), record_pass)
     assert rows == 40
+
+
+class TestWeightsOfZeros:
+    """Products with zeros have the same bits in any batch, so that nothing is found that holds of other numbers."""
+
+    @staticmethod
+    def zeros() -> nn.Sequential:
+        model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+        for parameter in model.parameters():
+            nn.init.zeros_(parameter)
+        return model
+
+    def test_they_are_looked_at_again_when_they_are_no_longer_zeros(self, tried):
+        model = self.zeros()
+        measured(model, 5)
+        measured(model, 5)
+        first = tried[0]
+        nn.init.ones_(model[1].bias)
+        measured(model, 5)
+        assert tried[0] == first > 0
+        nn.init.normal_(model[1].weight)
+        measured(model, 5)
+        assert tried[0] > first
+        again = tried[0]
+        measured(model, 5)
+        assert tried[0] == again
+
+    @pytest.mark.parametrize("replaced", [True, False])
+    def test_what_was_found_of_them_is_not_used_for_others(self, tried, replaced):
+        model, other = self.zeros(), self.zeros()
+        measured(model, 5)
+        first = tried[0]
+        measured(other, 5)
+        assert tried[0] == first, "the control: they are shared among each other"
+        if replaced:
+            other[1].weight.data = torch.randn(3, 36)
+        else:
+            nn.init.normal_(other[1].weight)
+        measured(other, 5)
+        assert tried[0] > first
+
+    def test_an_example_has_the_same_bits_in_every_batch_after_the_first_step(self):
+        torch.manual_seed(0)
+        model, inputs = nn.Linear(13, 5), torch.randn(40, 13)
+        weight = model.weight.detach().clone()
+        nn.init.zeros_(model.weight)
+        engine, examples = BookkeepingEngine(), (inputs, torch.arange(40) % 5)
+        with engine.on(model, LOSSES, examples) as gradients:
+            gradients.measure()
+        with torch.no_grad():
+            model.weight.copy_(weight)
+        with engine.on(model, LOSSES, examples) as gradients:
+            whole = gradients.measure()
+        for count in (1, 5, 8, 17, 31):
+            with engine.on(model, LOSSES, tuple(each[-count:] for each in examples)) as gradients:
+                part = gradients.measure()
+            assert part.losses.tolist() == whole.losses[-count:].tolist()
+            assert part.grad_norms.tolist() == whole.grad_norms[-count:].tolist()

@@ -92,6 +92,16 @@ def test_long_sums_of_equal_numbers():
     assert abs(float(in_turn) - float(found[0, 0])) * 6**0.5 > allowed, "the control"
 
 
+@pytest.mark.usefixtures("way")
+def test_long_sums_of_equal_rows():
+    """The same of rows, whose chains are a constant of another loop."""
+    values, scales = torch.full((30_000, 2), 1.1), torch.full((30_000,), 0.7, dtype=torch.float64)
+    exact, target = 30_000 * Fraction(0.7) * Fraction(float(values[0, 0])), torch.zeros(2, dtype=torch.float64)
+    sums.held_sums([(values, target)], scales, single=True)
+    for found in (target, row_sum(values, scales, single=True)):
+        assert abs(Fraction(float(found[0])) - exact) <= Fraction(ROUNDOFFS) * Fraction(2) ** -24 * exact
+
+
 def test_sums_are_the_same_on_any_number_of_threads():
     outputs, inputs = normal(300, 4, 90), normal(300, 4, 70, seed=1)
     scales, before = normal(300, seed=2, dtype=torch.float64).repeat_interleave(4), torch.get_num_threads()
@@ -124,6 +134,24 @@ def test_lookups_in_pieces(at_once, monkeypatch):
         for place in range(6):
             expected[indices[example, place]] += scales[example] * values[example, place].double()
     assert torch.allclose(found, expected, rtol=1e-14, atol=1e-14)
+
+
+@pytest.mark.usefixtures("way")
+@pytest.mark.parametrize("held", [True, False])
+def test_many_rows_too_small_for_the_sum_they_are_added_to(held):
+    """One in 24, so that each is added to the sum by itself and lost: as many roundings as there can be."""
+    count, small = 1 << 16, 2.0**-53
+    values, scales = torch.zeros(count, 1, dtype=torch.float64), torch.ones(count, dtype=torch.float64)
+    values[::24] = small
+    values[0] = 1
+    if held:
+        found = torch.full((1,), torch.nan, dtype=torch.float64)
+        sums.held_sums([(values, found)], scales, single=False)
+    else:
+        found = row_sum(values, scales, single=False)
+    exact = 1 + (count - 1) // 24 * Fraction(small)
+    assert abs(Fraction(float(found[0])) - exact) <= Fraction(2) ** -42 * exact
+    assert exact - 1 > Fraction(2) ** -42 * exact, "the control"
 
 
 @pytest.mark.parametrize("single", [True, False])
@@ -264,6 +292,19 @@ class TestPairBounds:
             one = forms.OuterProducts(d[row : row + 1], (a[row : row + 1],), 1)
             assert torch.equal(one.bounds().norms, whole[row : row + 1])
 
+    @pytest.mark.parametrize("dtype", TYPES)
+    @pytest.mark.parametrize("small", [2.0**-13.9, 2.0**-14.2])
+    def test_many_products_too_small_for_the_sum_they_are_added_to(self, dtype, small):
+        """All are lost if they are added one by one to a sum of the first: in float64 more than the bound leaves."""
+        if sums.kernel() is None:
+            pytest.skip("there is no compiler here")
+        d = torch.full((1, 2000, 1), small, dtype=dtype)
+        d[0, :8] = 1
+        exact = sum(Fraction(float(x)) ** 2 for x in d.flatten()) ** 2
+        assert Fraction(float(sums.pair_bounds(d, [d], 0)[0][0])) >= exact
+        room = (2 + 2 * 2000 + 8) * Fraction(2) ** -53 * Fraction(17, 16) * exact
+        assert 1992**2 * Fraction(small) ** 4 > room, "the control: they are more than what is left for roundings"
+
     def test_a_bound_without_room_is_too_small(self):
         """The control: contributions that cancel leave nothing in the two matrices."""
         half = normal(1, 40, 30) * 1e3
@@ -371,6 +412,13 @@ class TestExampleSums:
         found = forms.OuterProducts(torch.zeros(0, 3, 4), (torch.zeros(0, 3, 5),), 1).materialise()
         assert [tuple(each.shape) for each in found] == [(0, 4, 5), (0, 4)]
 
+    @pytest.mark.usefixtures("way")
+    def test_no_places(self):
+        """Sequences of length 0: a division by their length would end the process."""
+        found = forms.OuterProducts(torch.zeros(3, 0, 4), (torch.zeros(3, 0, 5),), 1).materialise()
+        assert [tuple(each.shape) for each in found] == [(3, 4, 5), (3, 4)]
+        assert not any(each.any() for each in found)
+
 
 @tries(20)
 @given(
@@ -406,6 +454,25 @@ def test_sums_of_normalised_inputs(count, groups, together, width, size, dtype):
         assert all(torch.equal(one[0], part[0]) for one, part in zip(alone, found, strict=True))
 
 
+@pytest.mark.parametrize("over", [True, False])
+def test_a_pixel_of_a_normalised_input_that_is_left_out_would_be_seen(over):
+    """The control: the room for roundings is less than what one of 300 pixels adds, or another's mean changes."""
+    shape = (2, 4, 300) if over else (2, 300, 4)
+    a, d = normal(*shape), normal(*shape, seed=1)
+    means, scales = normal(2, shape[1], seed=2), normal(2, shape[1], seed=3).abs() + 0.1
+    dim, eps = (2 if over else 1), torch.finfo(torch.float32).eps
+    normed = (a.double() - means.unsqueeze(2)) * scales.unsqueeze(2)
+    most = (d.double().abs() * (a.double().abs() + means.unsqueeze(2).abs()) * scales.unsqueeze(2)).sum(dim)
+    wanted, room = (d.double() * normed).sum(dim), 306 * eps * most
+    last = (d.double() * normed).select(dim, -1)
+    assert (last.abs() > room).any()
+    assert (d.double().select(dim, -1).abs() > 306 * eps * d.double().abs().sum(dim)).any()
+    turned = (a.double() - means.roll(1, 1).unsqueeze(2)) * scales.unsqueeze(2)
+    assert (((d.double() * turned).sum(dim) - wanted).abs() > room).any()
+    found = sums.normal_sums(a, d, means, scales, over_pixels=over)
+    assert found is None or ((found[0] - wanted).abs() <= room).all()
+
+
 class TestWhatIsHeld:
     """Many tensors in one call: to the bit what each would give by itself."""
 
@@ -433,7 +500,7 @@ class TestWhatIsHeld:
             assert (target - exact).norm() <= unit * most
             assert torch.equal(target, again)
         wanted = sum(forms.squares(each) for each in tensors)
-        assert torch.allclose(forms.held_bounds(tensors).norms, wanted, rtol=1e-15)
+        assert torch.allclose(forms.held_bounds(tensors).norms, wanted, rtol=1e-14)
         for row in range(9):
             alone = forms.held_bounds([each[row : row + 1] for each in tensors[:-1]]).norms
             assert torch.equal(alone[0], forms.held_bounds(tensors[:-1]).norms[row])
@@ -453,3 +520,53 @@ class TestWhatIsHeld:
             part <= Fraction(bound)
             for part, bound in zip(exact, forms.held_bounds(tensors).norms.tolist(), strict=True)
         )
+
+    @pytest.mark.usefixtures("way")
+    @pytest.mark.parametrize("together", [True, False])
+    def test_many_numbers_too_small_for_the_sum_they_are_added_to(self, together):
+        """Squares of single numbers, each less than half of the last place of the sum, and all of them lost."""
+        tensors = [torch.ones(1, 1)] + [torch.full((1, 1), 2.0**-26.5 * 0.9999)] * 1000
+        exact = sum(number for each in tensors for number in square_norms(each))
+        assert exact > 1 + 900 * Fraction(2) ** -53, "the control: they are not nothing"
+        parts = [forms.held_bounds([each]) for each in tensors]
+        found = forms.held_bounds(tensors) if together else forms.added(parts)
+        assert Fraction(float(found.norms[0])) >= exact
+
+    @pytest.mark.usefixtures("way")
+    @pytest.mark.parametrize(("rows", "width"), [(1, 6), (8, 6), (1, 6000), (8, 6000), (10, 6)])
+    def test_gradients_of_other_numbers_of_rows_are_not_read_past_their_end(self, rows, width):
+        """What a rule returns that somebody has written may be wrong in any way."""
+        target, others = torch.zeros(width, dtype=torch.float64), [normal(9, width), normal(rows, width, seed=1)]
+        with pytest.raises(RuntimeError, match=f"{rows} rows of gradients for 9 coefficients"):
+            sums.held_sums([(others[1], target)], torch.ones(9, dtype=torch.float64), single=False)
+        if sums.kernel() is not None:
+            assert sums.held_squares(others) is None
+
+    @pytest.mark.usefixtures("way")
+    def test_gradients_of_other_shapes_than_their_parameter_are_not_taken_for_its_own(self):
+        target, scales = torch.zeros(6, dtype=torch.float64), torch.ones(9, dtype=torch.float64)
+        for shape in ((3,), (12,), (2, 3), (1, 6)):
+            with pytest.raises(RuntimeError, match=r"doesn't match the broadcast shape|must match"):
+                sums.held_sums([(normal(9, *shape), target)], scales, single=True)
+
+    @pytest.mark.usefixtures("way")
+    @pytest.mark.parametrize("count", [1, 2, 7, 30])
+    def test_no_tensor_and_no_number_is_left_out(self, count):
+        """Each is as large as all before it, at the end of a row of any width."""
+        tensors = [torch.zeros(3, width + 1) for width in range(count)]
+        for place, each in enumerate(tensors):
+            each[:, -1] = 2.0 ** (place / 2) * torch.tensor([1.0, 2.0, 3.0])
+        exact = torch.tensor([[float(x) for x in square_norms(each)] for each in tensors]).double().sum(0)
+        assert torch.allclose(forms.held_bounds(tensors).norms, exact, rtol=1e-4)
+        if sums.kernel() is not None:
+            assert torch.allclose(sums.held_squares(tensors), exact, rtol=1e-6)
+
+    @pytest.mark.usefixtures("way")
+    @pytest.mark.parametrize("size", [1e-155, 1e-162, 1e-170, 5e-324])
+    def test_squares_below_the_smallest_number_are_covered(self, size):
+        tensors = [normal(20, width, seed=width, dtype=torch.float64) * size for width in (1, 9, 37)]
+        exact = [sum(parts) for parts in zip(*map(square_norms, tensors), strict=True)]
+        for found in (forms.held_bounds(tensors).norms, sum(map(forms.squares, tensors))):
+            assert all(part <= Fraction(bound) for part, bound in zip(exact, found.tolist(), strict=True))
+        plain = sum(each.square().sum(1) for each in tensors).tolist()
+        assert any(Fraction(bound) < part for part, bound in zip(exact, plain, strict=True)), "the control"

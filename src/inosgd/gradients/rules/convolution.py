@@ -303,7 +303,7 @@ def _add_kernel_rows(
 
 def _chunks(inputs: torch.Tensor, outputs: torch.Tensor, elements: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Inputs and outputs of a few examples at a time, ``elements`` being what one example takes."""
-    size = max(2, CHUNK_ELEMENTS // elements)
+    size = max(2, CHUNK_ELEMENTS // max(1, elements))
     for start in range(0, len(inputs), size):
         yield inputs[start : start + size], outputs[start : start + size]
 

@@ -514,7 +514,7 @@ def held_bounds(gradients: Iterable[torch.Tensor]) -> Bounds:
     """Bounds on gradients that are held: they are what is summed, and an example has one summand."""
     given = list(gradients)
     by_kernel = sums.held_squares(given)
-    norms = sum_tensors(map(squares, given)) if by_kernel is None else by_kernel
+    norms = _sum_above(map(squares, given)) if by_kernel is None else by_kernel
     return Bounds(norms, norms)
 
 
@@ -536,7 +536,13 @@ def added(parts: Iterable[Bounds]) -> Bounds:
     if not others:
         return first
     norms, magnitudes = zip(first, *others, strict=True)
-    return Bounds(sum_tensors(norms), sum_tensors(magnitudes))
+    return Bounds(_sum_above(norms), _sum_above(magnitudes))
+
+
+def _sum_above(terms: Iterable[torch.Tensor]) -> torch.Tensor:
+    """At least the sum of float64 tensors of no negative numbers: raised by twice its roundings, one for each."""
+    given = list(terms)
+    return sum_tensors(given) * (1 + len(given) * 2**-52)
 
 
 def _lengths(gram: torch.Tensor, kind: torch.finfo, terms: int) -> torch.Tensor:

@@ -456,7 +456,8 @@ template <typename T> INLINE void add_products(const T *const *x, const T *const
 }
 
 // At least |sum_t d_t a_t^T|^2, and m^2, of one example: `pair_bounds` of forms.py. Of the pairs (s, t) and (t, s), which are
-// equal, one is computed; entries of the two matrices are sums in T, and their products are added up in double.
+// equal, one is computed; entries of the two matrices are sums in T, and their products are added up in double: those of a
+// row of blocks, then the rows, so that few roundings follow each other.
 template <typename T>
 static void pair_bounds(const Places<T> &d, const Places<T> *a, long count, long biases, long example, long places,
                         std::vector<Rows<T>> &rows, double *norms, double *magnitudes) {
@@ -469,7 +470,8 @@ static void pair_bounds(const Places<T> &d, const Places<T> *a, long count, long
         rows[w + 1].take(a[w], example, places);
         more += a[w].width;
     }
-    for (long s = 0; s < places; s += SIDE)
+    for (long s = 0; s < places; s += SIDE) {
+        V<double> row = {};
         for (long t = s; t < places; t += SIDE) {
             T one[PAIRS] = {}, other[PAIRS];
             for (T &entry : other) entry = T(biases);
@@ -478,13 +480,15 @@ static void pair_bounds(const Places<T> &d, const Places<T> *a, long count, long
             V<double> sum = {};
             for (int i = 0; i < PAIRS; i += LANES<double>)
                 sum = multiply_add(converted<double>(one + i), converted<double>(other + i), sum);
-            (s == t ? once : twice) += sum;
+            (s == t ? once : row) += sum;
             for (int i = 0; s == t && i < smaller(SIDE, places - s); i++) {
                 const double of_d = std::sqrt((1 + (n + 2) * eps) * double(one[i * SIDE + i]) + 2 * n * tiny);
                 const double of_a = std::sqrt((1 + (more + 2) * eps) * double(other[i * SIDE + i]) + 2 * more * tiny);
                 m += of_a * of_d, x += of_a, y += of_d;
             }
         }
+        twice += row;
+    }
     const double size = places, squared = m * m;
     double total = 0;
     for (int lane = 0; lane < LANES<double>; lane++) total += once[lane] + 2 * twice[lane];
@@ -649,7 +653,7 @@ static void sums_over_pixels(const T *a, const T *d, const T *means, const T *sc
                     const long width = held[n].width;                                                                \
                     total += raised<T>(square<T>(held[n].base + k * width, width), width);                           \
                 }                                                                                                    \
-                squares[k] = total;                                                                                  \
+                squares[k] = total * (1 + count * std::numeric_limits<double>::epsilon());                           \
             }                                                                                                        \
         });                                                                                                          \
     }                                                                                                                \

@@ -35,6 +35,9 @@ SOURCE = Path(__file__).with_suffix(".cpp")
 _PLACES_AT_ONCE = 1 << 16
 """The most places of one call; sums over more are put together afterwards, so that few roundings follow each other."""
 
+_SCALED_ROWS_AT_ONCE = 1 << 15
+"""The same for sums of scaled rows, 24 of which at a time are added to what was summed: 2^15 / 24 + 24 roundings."""
+
 _ROWS_AT_ONCE = 1 << 10
 """The same for operations of torch, which add up in an order that is not ours."""
 
@@ -170,13 +173,13 @@ def example_sums(
     Args:
         outputs: The d_k, of as many places for each of the examples.
         inputs: The a_k of every sum.
-        count: How many examples there are.
+        count: How many examples there are. Where they have no places, there is nothing for a kernel to do.
         biased: Whether to add up the d_k as well.
     """
     function = _function("example_sums", outputs.values, None)
     given = [outputs, *inputs]
     others = any(each.values.dtype != outputs.values.dtype or each.values.is_neg() for each in given)
-    if function is None or others or not count:
+    if function is None or others or not len(outputs.rows):
         return None
     height, widths, places = len(outputs.columns), [len(each.columns) for each in inputs], len(outputs.rows) // count
     found = [outputs.values.new_empty(count, height, width) for width in widths]
@@ -196,6 +199,8 @@ def row_sum(values: torch.Tensor, scales: torch.Tensor, *, single: bool) -> torc
     Guarantee:
         In error by at most what the module says, with |m| <= sum_k |scales[k]| |x_k|.
     """
+    if values.shape[:-1].numel() != len(scales):
+        raise RuntimeError(f"{values.shape[:-1].numel()} rows of gradients for {len(scales)} coefficients")
     if values.dim() == 2 and values.shape[0] <= _ROWS_AT_ONCE and values.numel() <= _FEW:
         return scales @ values.double()
     values = values if values.stride(-1) == 1 else values.contiguous()
@@ -205,7 +210,7 @@ def row_sum(values: torch.Tensor, scales: torch.Tensor, *, single: bool) -> torc
         parts = [scales[places] @ rows[places].double() for places in _pieces(len(scales), _ROWS_AT_ONCE)]
     else:
         rows = places_of(values.shape[:-1], values.stride()[:-1])
-        pieces = _pieces(len(scales), _PLACES_AT_ONCE)
+        pieces = _pieces(len(scales), _SCALED_ROWS_AT_ONCE)
         parts = [_row_by_kernel(function, values, rows[places], scales[places].contiguous()) for places in pieces]
     total = parts[0] if parts else torch.zeros(width, dtype=torch.float64, device=values.device)
     for part in parts[1:]:
@@ -222,9 +227,10 @@ def held_sums(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], scales: torch.
     for values, target in pairs:
         few = values.numel() <= _FEW
         function = _function("held_sums", values, single and not few)
-        if function is None or not values.is_contiguous() or len(values) > _PLACES_AT_ONCE:
-            rows = values.reshape(len(values), target.numel())
-            target.copy_(row_sum(rows, scales, single=single).view(target.shape))
+        fits = values.shape == (len(scales), *target.shape) and values.is_contiguous()
+        if function is None or not fits or len(values) > _SCALED_ROWS_AT_ONCE:
+            rows = values.reshape(len(values), values.shape[1:].numel())
+            target.copy_(row_sum(rows, scales, single=single).view(values.shape[1:]))
         else:
             described = HeldStruct(values.data_ptr(), target.numel(), target.data_ptr())
             together.setdefault((values.dtype, few), (function, []))[1].append(described)
@@ -235,9 +241,13 @@ def held_sums(pairs: Iterable[tuple[torch.Tensor, torch.Tensor]], scales: torch.
 
 
 def held_squares(values: Sequence[torch.Tensor]) -> torch.Tensor | None:
-    """The sum of `squared_rows` over tensors with as many rows each, if there is a kernel and it can read them all."""
+    """At least the sum of `squared_rows` over tensors with as many rows each, if a kernel can read them all.
+
+    A sum of n of them is raised by twice its n roundings of 2^-53.
+    """
     function, kind, count = _function("held_squares", values[0], None), values[0].dtype, len(values[0])
-    if function is None or any(each.dtype != kind or each.is_neg() or not each.is_contiguous() for each in values):
+    fitting = [len(each) == count and each.is_contiguous() for each in values]
+    if function is None or not all(fitting) or any(each.dtype != kind or each.is_neg() for each in values):
         return None
     widths = [each.shape[1:].numel() for each in values]
     pairs = zip(values, widths, strict=True)
@@ -283,9 +293,10 @@ def pair_bounds(
     """`inosgd.gradients.rules.forms.pair_bounds` of sum_t d_t a_t^T, if there is a kernel for it.
 
     Guarantee:
-        Entries of the two matrices are sums of n products in the type of the values, in some order; their products have
-        no error in float64, in which they are added up, T^2 of them. These T^2 roundings of 2^-53 are fewer than the
-        2 T + 3 of u that the bound leaves for them. Sums over places beyond T add 0.
+        Entries of the two matrices are sums of n products in the type of the values, in some order; their T^2 products
+        are added up in float64, by blocks of 4 x 4 pairs, rows of blocks, and lanes. On its way a product is rounded no
+        more than T / 2 + 12 times, each time by 2^-53, and no more than T^2 times: within the 2 T + 3 roundings of u
+        that the bound leaves for them, in float64 too. Sums over places beyond T add 0.
 
     Args:
         outputs: d, (examples, places, features).
