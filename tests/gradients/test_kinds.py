@@ -212,6 +212,20 @@ def test_a_model_that_changes_its_ways_leaves_nothing_behind(tried):
     assert tried[0] > before
 
 
+def test_other_libraries_are_tried_anew(tried, monkeypatch):
+    measured(made(0), 5)
+    before = tried[0]
+    monkeypatch.setattr(torch.backends.mkldnn, "enabled", False)
+    measured(made(1), 5)
+    assert tried[0] > before
+
+
+def test_another_rule_is_another_kind(monkeypatch):
+    before = kind(made())
+    monkeypatch.setattr("inosgd.gradients.kinds.rule_for", lambda _: None)
+    assert kind(made()) != before
+
+
 def test_few_findings_are_kept(tried, monkeypatch):
     monkeypatch.setattr(invariance, "_MOST_FOUND", 2)
     for count in (5, 40, 70, 100):

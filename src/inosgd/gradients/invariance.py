@@ -200,7 +200,8 @@ def _weights(task: Task) -> list[torch.Tensor]:
 def _way(examples: Examples, measured: Measure) -> tuple[object, ...]:
     """What decides, beside the model, how examples pass."""
     shapes = [(leaf.shape[1:], leaf.dtype) for leaf in tensors_of(examples)]
-    return measured, torch.get_num_threads(), *shapes
+    libraries = torch.backends.mkldnn.enabled, torch.are_deterministic_algorithms_enabled()
+    return measured, torch.get_num_threads(), libraries, *shapes
 
 
 def _once(find: Callable[[], T], task: Task, examples: Examples, measured: Measure, *question: object) -> T:

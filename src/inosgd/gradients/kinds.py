@@ -16,6 +16,7 @@ from torch import nn
 
 from inosgd.gradients.engine import ExampleLosses, Supervised
 from inosgd.gradients.recording import Task
+from inosgd.gradients.rules.rule import rule_for
 
 _CONTENTS = ("_parameters", "_buffers", "_modules")
 _PLAIN = (bool, int, float, complex, str, type(None), type, torch.dtype, torch.device)
@@ -50,7 +51,7 @@ def _module(module: nn.Module) -> Hashable:
     own = tuple([(name, _plain(value)) for name, value in vars(module).items() if name not in _CONTENTS])
     tensors = [*module._parameters.items(), *module._buffers.items()]
     held = tuple([(name, _plain(tensor)) for name, tensor in tensors])
-    return type(module), type(module).forward, own, held, tuple(module._modules)
+    return type(module), type(module).forward, rule_for(module), own, held, tuple(module._modules)
 
 
 def _shared(task: Task) -> Hashable:
