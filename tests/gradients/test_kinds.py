@@ -242,18 +242,19 @@ def test_draws_are_held_fixed_at_later_sizes_too(tried, share):
     assert rows == 40
 
 
-class TestWeightsOfZeros:
-    """Products with zeros have the same bits in any batch, so that nothing is found that holds of other numbers."""
+@pytest.mark.parametrize("init", [nn.init.zeros_, nn.init.eye_])
+class TestBareWeights:
+    """Products that are not added up have the same bits in any batch: nothing is found that holds of other weights."""
 
     @staticmethod
-    def zeros() -> nn.Sequential:
+    def bare(init) -> nn.Sequential:
         model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
-        for parameter in model.parameters():
-            nn.init.zeros_(parameter)
+        init(model[1].weight)
+        nn.init.zeros_(model[1].bias)
         return model
 
-    def test_they_are_looked_at_again_when_they_are_no_longer_zeros(self, tried):
-        model = self.zeros()
+    def test_they_are_looked_at_again_when_they_are_no_longer_bare(self, tried, init):
+        model = self.bare(init)
         measured(model, 5)
         measured(model, 5)
         first = tried[0]
@@ -268,8 +269,8 @@ class TestWeightsOfZeros:
         assert tried[0] == again
 
     @pytest.mark.parametrize("replaced", [True, False])
-    def test_what_was_found_of_them_is_not_used_for_others(self, tried, replaced):
-        model, other = self.zeros(), self.zeros()
+    def test_what_was_found_of_them_is_not_used_for_others(self, tried, replaced, init):
+        model, other = self.bare(init), self.bare(init)
         measured(model, 5)
         first = tried[0]
         measured(other, 5)
@@ -281,11 +282,11 @@ class TestWeightsOfZeros:
         measured(other, 5)
         assert tried[0] > first
 
-    def test_an_example_has_the_same_bits_in_every_batch_after_the_first_step(self):
+    def test_an_example_has_the_same_bits_in_every_batch_after_the_first_step(self, init):
         torch.manual_seed(0)
         model, inputs = nn.Linear(13, 5), torch.randn(40, 13)
         weight = model.weight.detach().clone()
-        nn.init.zeros_(model.weight)
+        init(model.weight)
         engine, examples = BookkeepingEngine(), (inputs, torch.arange(40) % 5)
         with engine.on(model, LOSSES, examples) as gradients:
             gradients.measure()

@@ -10,8 +10,9 @@ and the sum moves by many thresholds. Therefore
 2. batches pass in few sizes: the last example is repeated, with coefficient 0, up to the next one;
 3. before a size is used for a model, made-up examples pass at that size, and in *blocks* of a few rows, at other places
    and among other neighbours: their losses and the bounds on their norms must have the same bits, and sums of their
-   gradients the same but for roundings of float64, which show what roundings of a norm may hide. Weights that are all
-   zeros show nothing, so that sizes are looked at again as soon as they are something else;
+   gradients the same but for roundings of float64, which show what roundings of a norm may hide. Weights with at most
+   one number in each row, as zeros and identities are, show nothing, because products with them are not added up; sizes
+   are looked at again as soon as they are something else;
 4. where they do not, batches of that size pass in pieces: the largest 2^k blocks that agree. Where blocks of 8 to 64
    rows do not agree among themselves, linear maps are computed as (W x^T)^T, with a column for every place, which was
    found to be enough for layers of a few features; and where that is not enough either, examples pass one by one, which
@@ -68,14 +69,14 @@ class Sizes:
         agrees: For every size tried, whether examples have the bits that they have in blocks.
         drawn: Whether the model draws random numbers. One that begins to draw later has other bits in every pass, and
             passes in the pieces that are known.
-        zeros: The weights that were all zeros when this was found: products with them have the same bits in any batch.
+        bare: The weights with at most one number in each row when this was found: see 3. of the module.
     """
 
     unit: int
     by_columns: bool = False
     agrees: dict[int, bool] = field(default_factory=dict)
     drawn: bool = False
-    zeros: tuple[torch.Tensor, ...] = ()
+    bare: tuple[torch.Tensor, ...] = ()
 
 
 _known: WeakKeyDictionary[nn.Module, WeakKeyDictionary[ExampleLosses, dict[tuple[object, ...], Sizes]]]
@@ -184,10 +185,10 @@ def _sizes(task: Task, examples: Examples, measured: Measure) -> Sizes:
     if of_model is None:
         of_model = _known[task.model] = WeakKeyDictionary()
     known = of_model.setdefault(task.losses, {})
-    if state not in known or any(map(torch.any, known[state].zeros)):
+    if state not in known or not all(map(_is_bare, known[state].bare)):
         found = _once(lambda: _tried(task, examples, measured), task, examples, measured)
-        zeros = tuple([weight for weight in _weights(task) if not weight.any()])
-        known[state] = replace(found, agrees=dict(found.agrees), zeros=zeros)
+        bare = tuple(filter(_is_bare, _weights(task)))
+        known[state] = replace(found, agrees=dict(found.agrees), bare=bare)
     return known[state]
 
 
@@ -195,6 +196,10 @@ def _weights(task: Task) -> list[torch.Tensor]:
     """What inputs are multiplied by and added up: parameters of two dimensions or more, in the order of the modules."""
     held = [each for module in task.modules for each in module._parameters.values()]
     return [each for each in held if each is not None and each.dim() > 1]
+
+
+def _is_bare(weight: torch.Tensor) -> bool:
+    return bool(weight.flatten(1).count_nonzero(1).le(1).all())
 
 
 def _way(examples: Examples, measured: Measure) -> tuple[object, ...]:
@@ -209,14 +214,14 @@ def _once(find: Callable[[], T], task: Task, examples: Examples, measured: Measu
 
     Guarantee:
         Models of one kind take the same ways through the same kernels, by what is assumed of kernels, so that what was
-        found of one of them is true of all. Where weights are all zeros no roundings show, so that what was found of
-        such a model is used for others that have the same weights of zeros, and for no longer than they are zeros.
+        found of one of them is true of all. Where weights are bare no roundings show, so that what was found of such a
+        model is used for others that have the same bare weights, and for no longer than they are bare.
     """
     kind = kind_of(task)
     if kind is None:
         return find()
-    zeros = tuple([not weight.any() for weight in _weights(task)])
-    key = (kind, zeros, task.by_columns, _way(examples, measured), question)
+    bare = tuple(map(_is_bare, _weights(task)))
+    key = (kind, bare, task.by_columns, _way(examples, measured), question)
     if key not in _found:
         answer = find()
         while len(_found) >= _MOST_FOUND:
