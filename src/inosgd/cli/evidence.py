@@ -37,8 +37,8 @@ def evidence_command(
 
     The frontier keeps the numbers of each study in OUT/frontier: those of studies that are not chosen stay on the page.
     """
-    chosen, folder = _chosen("studies", studies, NAMES), data_folder(data)
-    wanted = _chosen("pages", pages, PAGES)
+    chosen, folder = _chosen("--studies", studies, NAMES), data_folder(data)
+    wanted = _chosen("--pages", pages, PAGES)
     written = {}
     with workers.connected(continues=True) as connected, messages().status("training") as status:
         if "claims" in wanted:

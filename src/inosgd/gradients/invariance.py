@@ -11,8 +11,8 @@ and the sum moves by many thresholds. Therefore
 3. before a size is used for a model, made-up examples pass at that size, and in *blocks* of a few rows, at other places
    and among other neighbours: their losses and the bounds on their norms must have the same bits, and sums of their
    gradients the same but for roundings of float64, which show what roundings of a norm may hide. Weights with at most
-   one number in each row, as zeros and identities are, show nothing, because products with them are not added up; sizes
-   are looked at again as soon as they are something else;
+   two numbers in each row, as zeros and identities are, show nothing, because two products have one sum in any order;
+   sizes are looked at again as soon as they are something else;
 4. where they do not, batches of that size pass in pieces: the largest 2^k blocks that agree. Where blocks of 8 to 64
    rows do not agree among themselves, linear maps are computed as (W x^T)^T, with a column for every place, which was
    found to be enough for layers of a few features; and where that is not enough either, examples pass one by one, which
@@ -69,7 +69,7 @@ class Sizes:
         agrees: For every size tried, whether examples have the bits that they have in blocks.
         drawn: Whether the model draws random numbers. One that begins to draw later has other bits in every pass, and
             passes in the pieces that are known.
-        bare: The weights with at most one number in each row when this was found: see 3. of the module.
+        bare: The weights with at most two numbers in each row when this was found: see 3. of the module.
     """
 
     unit: int
@@ -199,7 +199,7 @@ def _weights(task: Task) -> list[torch.Tensor]:
 
 
 def _is_bare(weight: torch.Tensor) -> bool:
-    return bool(weight.flatten(1).count_nonzero(1).le(1).all())
+    return bool(weight.flatten(1).count_nonzero(1).le(2).all())
 
 
 def _way(examples: Examples, measured: Measure) -> tuple[object, ...]:
