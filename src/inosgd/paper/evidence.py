@@ -37,6 +37,9 @@ GRID = (
     Fairness(exponent=8.0, max_ratio=math.inf),
 )
 
+STAGES = 4
+"""How often a training is judged: at a quarter, half and three quarters of its steps, and at their end."""
+
 Notice = Callable[[str], None]
 
 
@@ -127,7 +130,7 @@ def tune(evidence: Evidence, study: Study, cache: Path, workers: Workers, notice
     for rate in evidence.candidates:
         at_rate = study.changed({"learning_rate": float(rate)})
         store = _store(at_rate, cache, validation=True)
-        for result in compare(at_rate, [baseline], seeds, store, workers=workers, validation=True):
+        for result in compare(at_rate, [baseline], seeds, store, workers=workers, validation=True, evaluations=1):
             notice(f"{study.name}, learning rate {rate:g} on validation: {result.final.overall:.3f}")
         found[float(rate)] = float(np.mean([result.final.overall for result in store.of(baseline, seeds)]))
     return found
@@ -168,7 +171,7 @@ def _train(
 ) -> dict[str, dict[str, list[Result]]]:
     store = _store(study, cache)
     entered = [row for rows in tables.values() for row in rows]
-    for result in compare(study, entered, seeds, store, workers=workers):
+    for result in compare(study, entered, seeds, store, workers=workers, evaluations=STAGES):
         notice(f"{study.name}: {result.entrant['label']}, seed {result.seed}: {result.final.overall:.3f}")
     return {name: {row.label: store.of(row, seeds) for row in rows} for name, rows in tables.items()}
 
