@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from inosgd.gradients import invariance
+from inosgd.gradients import checks, invariance
 from inosgd.gradients.recording import Seen
 
 PROBED_SIZES = invariance._sizes
@@ -28,6 +28,7 @@ def leave_sizes_unprobed(patched: pytest.MonkeyPatch) -> None:
 def _nothing_is_known_of_other_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is found in one test does not hold in the next, where kernels may be patched."""
     monkeypatch.setattr(invariance, "_found", {})
+    monkeypatch.setattr(checks, "_of_kinds", {})
 
 
 @pytest.fixture

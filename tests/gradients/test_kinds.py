@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
+from copy import deepcopy
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
-from inosgd.gradients import BookkeepingEngine, invariance, supervised
+from inosgd.errors import InvalidArgumentError
+from inosgd.gradients import BookkeepingEngine, ReferenceEngine, checks, invariance, supervised
 from inosgd.gradients.engine import Supervised
 from inosgd.gradients.kinds import kind_of
 from inosgd.gradients.recording import Task, record_pass
@@ -111,7 +113,7 @@ def test_one_layer_twice_is_another_kind_than_two():
 
 def test_a_patched_class_is_another_kind(monkeypatch):
     before = kind(made())
-    monkeypatch.setattr(nn.Tanh, "forward", lambda self, inputs: torch.tanh(inputs))
+    monkeypatch.setattr(nn.Tanh, "forward", nn.Sigmoid.forward)
     assert kind(made()) != before
 
 
@@ -135,19 +137,39 @@ def with_method(model: nn.Sequential) -> None:
     model[1].forward = Own().forward
 
 
+def with_own_function(model: nn.Sequential) -> None:
+    model[1].forward = lambda inputs: torch.tanh(inputs)
+
+
 def with_hooked_parameter(model: nn.Sequential) -> None:
     model[0].weight.register_hook(lambda gradient: gradient)
 
 
-@pytest.mark.parametrize("change", [with_hook, with_subclass, with_object, with_method, with_hooked_parameter])
+@pytest.mark.parametrize(
+    "change", [with_hook, with_subclass, with_object, with_method, with_own_function, with_hooked_parameter]
+)
 def test_what_may_do_anything_is_of_no_kind(change):
     model = made()
     change(model)
     assert kind(model) is None
 
 
+def test_hooks_of_all_modules_may_do_anything():
+    hook = nn.modules.module.register_module_forward_hook(lambda *_: None)
+    try:
+        assert kind(made()) is None
+    finally:
+        hook.remove()
+    assert kind(made()) is not None
+
+
 class OwnLosses(Supervised):
     """Losses of a class of their own."""
+
+
+def of_the_user(outputs, targets, reduction):
+    """It may read global variables."""
+    return functional.cross_entropy(outputs, targets, reduction=reduction)
 
 
 def enclosing(large: torch.Tensor):
@@ -158,6 +180,7 @@ def enclosing(large: torch.Tensor):
     "losses",
     [
         supervised(enclosing(torch.ones(3))),
+        supervised(of_the_user),
         lambda model, examples: functional.cross_entropy(model(examples[0]), examples[1], reduction="none"),
         supervised(functools.partial(functional.cross_entropy, label_smoothing=0.1)),
         OwnLosses(functional.cross_entropy),
@@ -305,3 +328,87 @@ class TestBareWeights:
                 part = gradients.measure()
             assert part.losses.tolist() == whole.losses[-count:].tolist()
             assert part.grad_norms.tolist() == whole.grad_norms[-count:].tolist()
+
+
+class TestValues:
+    """Another model of a kind is checked like the same one after some steps."""
+
+    @pytest.fixture
+    def checked(self, monkeypatch):
+        """How many rows every batch had whose values were checked."""
+        rows, check = [], checks.check_values
+
+        def counted(task, examples, **options):
+            rows.append(len(examples[1]))
+            return check(task, examples, **options)
+
+        monkeypatch.setattr(checks, "check_values", counted)
+        return rows
+
+    def test_batches_are_counted_on(self, checked):
+        for _ in range(5):
+            measured(made(0), 16)
+        assert len(checked) == 3, "batches 1, 2 and 4"
+        measured(made(1), 17)
+        assert len(checked) == 3
+        measured(made(1), 40)
+        assert checked == [16, 16, 16, 40], "a larger one"
+        measured(made(1), 16)
+        assert len(checked) == 5, "batch 8"
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            lambda: (made(padding_mode="circular"), LOSSES),
+            lambda: (made().append(Own()), LOSSES),
+            lambda: (made(), supervised(of_the_user)),
+        ],
+    )
+    def test_another_kind_is_checked_anew(self, checked, other):
+        measured(made(), 16)
+        model, losses = other()
+        with BookkeepingEngine().on(model, losses, batch(16)):
+            assert len(checked) == 2
+
+    def test_other_examples_are_checked_anew(self, checked):
+        model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        for width in (5, 6):
+            images = torch.randn(8, 1, width, width), torch.arange(8) % 3
+            with BookkeepingEngine().on(deepcopy(model), LOSSES, images):
+                pass
+        assert len(checked) == 2
+
+    def test_what_one_engine_found_says_nothing_about_another(self, checked):
+        for engine in (BookkeepingEngine(), ReferenceEngine()):
+            with engine.on(made(), LOSSES, batch(8)):
+                pass
+        assert len(checked) == 2
+
+    def test_what_was_refused_is_refused_again(self, checked):
+        for rows in (16, 12, 16):
+            model = nn.Sequential(nn.Flatten(), nn.Linear(36, 3), nn.Softmax(0))
+            assert kind(model) is not None
+            with pytest.raises(InvalidArgumentError, match="another loss"):
+                measured(model, rows)
+        assert len(checked) == 3
+
+    def test_a_batch_that_cannot_tell_leaves_it_to_the_next_model(self, checked):
+        for factor in (torch.nan, 1.0):
+            inputs, targets = batch(16)
+            with BookkeepingEngine().on(made(), LOSSES, (inputs * factor, targets)):
+                pass
+        assert len(checked) == 2
+
+    def test_models_share_no_state(self, checked):
+        models = made(0), made(1)
+        for model in models:
+            measured(model, 16)
+        first, second = (next(iter(checks._checks[model][LOSSES].values())) for model in models)
+        assert first is not second
+        assert first.seen.calls is not second.seen.calls
+
+    def test_few_kinds_are_kept(self, monkeypatch):
+        monkeypatch.setattr(checks, "_MOST_KINDS", 2)
+        for kernel_size in (1, 3, 5):
+            measured(made(kernel_size=kernel_size, padding=kernel_size // 2), 4)
+        assert len(checks._of_kinds) == 2

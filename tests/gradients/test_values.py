@@ -367,13 +367,13 @@ class TestWhen:
     def test_states_are_not_kept_for_ever(self, checked):
         model, hooks = perceptron(), []
         task = Task.of(model, CROSS_ENTROPY)
-        first = check_structure(task)
+        first = check_structure(task, examples())
         for _ in range(20):
             hooks.append(model.register_forward_hook(lambda *_: None))
-            check_structure(task)
+            check_structure(task, examples())
         for hook in hooks:
             hook.remove()
-        assert check_structure(task) is not first
+        assert check_structure(task, examples()) is not first
 
     def test_no_model_is_kept_alive(self):
         import gc

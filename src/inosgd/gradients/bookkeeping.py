@@ -71,7 +71,7 @@ class BookkeepingEngine:
             yield self._passed(task, laid_out(examples))
 
     def _passed(self, task: Task, examples: Examples) -> BatchGradients:
-        checks = check_structure(task)
+        checks = check_structure(task, examples)
         size = self._size_of_pieces(task, examples)
         checks.values(task, examples, size)
         try:

@@ -1,11 +1,14 @@
 """What is checked of models and losses, and when: structure at every batch, values at batches 1, 2, 4, 8, ...
 
 A model whose modules, modes, hooks, trainable parameters or buffers are other ones than before is a model in another
-state, and is checked like a new one.
+state, and is checked like a new one. A new one that differs from an earlier one in nothing but numbers
+(`inosgd.gradients.kinds`) is checked like the earlier one after some steps: batches are counted on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
 
@@ -15,8 +18,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from inosgd.errors import InvalidArgumentError
-from inosgd.gradients.engine import ExampleLosses, Examples, count_examples
+from inosgd.gradients.engine import ExampleLosses, Examples, count_examples, tensors_of
 from inosgd.gradients.inplace import can_run_out_of_place, overwrites
+from inosgd.gradients.kinds import kind_of
 from inosgd.gradients.recording import Seen, Task, take
 from inosgd.gradients.rules.recorder import READINGS, LayoutError, Reading
 from inosgd.gradients.values import check_values
@@ -60,7 +64,7 @@ class Checks:
     def values(self, task: Task, examples: Examples, size: int | None = None, *, anew: bool = False) -> None:
         """Check the values of a batch, of which ``size`` examples pass at once, if it is its turn.
 
-        That is at batches 1, 2, 4, 8, ..., counted in this process, if a batch is larger by a quarter than all that
+        That is at batches 1, 2, 4, 8, ..., counted in this process over all models of a kind, if a batch is larger by a quarter than all that
         were checked, and if it is to be checked ``anew``. A batch without enough finite losses to tell leaves it to the
         next one. An example that is alone is checked beside itself, as it passes in training: one row has no shape that
         tells examples from anything else.
@@ -104,8 +108,13 @@ class Checks:
 _checks: WeakKeyDictionary[nn.Module, WeakKeyDictionary[ExampleLosses, dict[State, Checks]]] = WeakKeyDictionary()
 """For every model alive, with each of its losses, the checks in the states that it was in last."""
 
+_of_kinds: dict[Hashable, Checks] = {}
+"""The checks of the last model of each kind, with the shapes of its examples."""
 
-def check_structure(task: Task, *, recorded: bool = True) -> Checks:
+_MOST_KINDS = 256
+
+
+def check_structure(task: Task, examples: Examples, *, recorded: bool = True) -> Checks:
     """Refuse a model that may not be trained as it is now; otherwise, the checks of its values in this state.
 
     It is called before every batch and costs a few microseconds while nothing changes.
@@ -123,7 +132,25 @@ def check_structure(task: Task, *, recorded: bool = True) -> Checks:
         (check_model if recorded else check_layers)(task.model)
         for oldest in list(known)[: len(known) - _MOST_STATES + 1]:
             del known[oldest]
-        checks = known[state] = Checks(recorded)
+        checks = known[state] = _begun(task, examples, recorded)
+    return checks
+
+
+def _begun(task: Task, examples: Examples, recorded: bool) -> Checks:
+    """The checks of a model in a new state: those of the last model of its kind and with such examples, counted on.
+
+    Guarantee:
+        Where the check of an earlier model failed or could not tell, it is made of this one's first batch. A model whose
+        kind cannot be told begins anew.
+    """
+    kind = kind_of(task)
+    if kind is None:
+        return Checks(recorded)
+    key = kind, recorded, tuple([(leaf.shape[1:], leaf.dtype) for leaf in tensors_of(examples)])
+    earlier = _of_kinds.pop(key, None)
+    while len(_of_kinds) >= _MOST_KINDS:
+        del _of_kinds[next(iter(_of_kinds))]
+    checks = _of_kinds[key] = Checks(recorded) if earlier is None else deepcopy(earlier)
     return checks
 
 

@@ -2,7 +2,8 @@
 
 What kernels do with a batch depends on shapes, types and layouts and not on numbers (`inosgd.gradients.invariance` says
 what is assumed of them). What was found of one model is therefore true of others of its kind: of those that are trained
-with other seeds, methods or budgets in one comparison, or for one audit.
+with other seeds, methods or budgets in one comparison, or for one audit. Another model of a kind is to the checks of
+values what the same model is after some steps.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Hashable
 
 import torch
 from torch import nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from inosgd.gradients.engine import ExampleLosses, Supervised
 from inosgd.gradients.recording import Task
@@ -20,7 +22,7 @@ from inosgd.gradients.rules.rule import rule_for
 
 _CONTENTS = ("_parameters", "_buffers", "_modules")
 _PLAIN = (bool, int, float, complex, str, type(None), type, torch.dtype, torch.device)
-_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType)
+_KNOWN_CODE = ("torch", "inosgd")
 _ADDRESSES = 64
 """Kernels tell addresses apart by their remainder of so many bytes, at most."""
 
@@ -33,8 +35,11 @@ def kind_of(task: Task) -> Hashable | None:
     """Everything of a task but numbers; None where that cannot be told.
 
     It can be told of modules of `torch.nn`, all of whose behaviour is in their attributes, and of `supervised` losses
-    with a plain function. A subclass, a hook or an attribute of another type may do anything.
+    with a function of torch's or of this library's. A subclass, a hook, an attribute of another type and a function
+    of the user's, which may read global variables, may do anything.
     """
+    if _has_any_global_hook():
+        return None
     try:
         modules = tuple([_module(module) for module in task.modules])
         places = {id(module): place for place, module in enumerate(task.modules)}
@@ -71,7 +76,7 @@ def _losses(losses: ExampleLosses) -> Hashable:
 def _plain(value: object) -> Hashable:
     if isinstance(value, _PLAIN):
         return type(value), value
-    if isinstance(value, _FUNCTIONS) and getattr(value, "__closure__", None) is None:  # else it may hold anything
+    if isinstance(value, types.BuiltinFunctionType) or (isinstance(value, types.FunctionType) and _is_known(value)):
         return (value,)
     if isinstance(value, torch.Tensor) and type(value) in (torch.Tensor, nn.Parameter):
         return _tensor(value)
@@ -80,6 +85,11 @@ def _plain(value: object) -> Hashable:
     if isinstance(value, weakref.ref) or (isinstance(value, dict) and not value):
         return (type(value),)
     raise _OfNoKindError
+
+
+def _is_known(function: types.FunctionType) -> bool:
+    """Whether it is of known code, with nothing in a closure, which may hold anything."""
+    return function.__closure__ is None and function.__globals__["__name__"].partition(".")[0] in _KNOWN_CODE
 
 
 def _tensor(value: torch.Tensor) -> Hashable:

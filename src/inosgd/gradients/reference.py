@@ -56,7 +56,7 @@ class ReferenceEngine:
 
     def _passed(self, task: Task, examples: Examples) -> _ReferenceGradients:
         count = count_examples(examples)
-        check_structure(task, recorded=False).values(task, examples)
+        check_structure(task, examples, recorded=False).values(task, examples)
         if count == 0:
             return _empty(task.model)
         with unwritten(task.model, task.tables), out_of_place(task.inplace):
