@@ -335,15 +335,108 @@ def test_a_limit_is_kept_in_whole_blocks():
         assert rows_at_once(model, examples, most) == expected
 
 
-def test_models_that_fail_on_what_is_made_up_have_their_examples_one_by_one():
-    class Picky(nn.Linear):
-        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-            if (inputs < 0).any():
-                raise ValueError("never below zero")
-            return super().forward(inputs)
+class Picky(nn.Linear):
+    """What it cannot take is an error, or not a number."""
 
+    def __init__(self, lowest: float, error: bool) -> None:
+        super().__init__(5, 3)
+        self.lowest, self.error = lowest, error
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        low = inputs < self.lowest
+        if self.error and low.any():
+            raise ValueError("never that low")
+        return super().forward(inputs.masked_fill(low, torch.nan))
+
+
+@pytest.mark.parametrize("error", [True, False])
+@pytest.mark.parametrize(("lowest", "at_once"), [(-9.0, 16), (0.0, 16), (2.0, 1)])
+def test_models_that_fail_on_all_that_is_made_up_have_their_examples_one_by_one(lowest, error, at_once):
+    """Numbers between 0 and 1 are tried after those of either sign."""
     inputs, targets = batch(12, 5)
-    assert rows_at_once(Picky(5, 3), (inputs.abs(), targets)) == 1
+    assert rows_at_once(Picky(lowest, error), (inputs.abs() + lowest, targets)) == at_once
+
+
+def test_a_model_that_is_not_finite_says_nothing_about_others_of_its_kind():
+    broken, sound = nn.Linear(5, 3), nn.Linear(5, 3)
+    nn.init.constant_(broken.weight, torch.nan)
+    assert [rows_at_once(model, batch(12, 5)) for model in (broken, sound)] == [1, 16]
+
+
+class Branched(nn.Module):
+    """A branch whose gradients depend on how many rows there are, a little, behind something that begins closed."""
+
+    def __init__(self, closed: str) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(16, 16), nn.Linear(16, 16), nn.Linear(16, 3)
+        self.scale = nn.Parameter(torch.full((16,) if closed == "vector" else (), 1e-9 if closed == "small" else 0.0))
+        if closed == "weight":
+            nn.init.zeros_(self.second.weight)
+            nn.init.ones_(self.scale)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        noisy = self.first(inputs).tanh()
+        if len(inputs) > 20:
+            rounded = noisy * 2**-18
+            noisy = noisy + (rounded - rounded.detach())
+        return self.last(inputs + self.scale * self.second(noisy))
+
+
+def norms_of(model: nn.Module, count: int) -> list[float]:
+    """The norms of the first 12 examples of a batch of so many."""
+    examples = tuple(each[:count] for each in batch(40, 16))
+    with BookkeepingEngine().on(model, LOSSES, examples) as gradients:
+        return gradients.measure().grad_norms[:12].tolist()
+
+
+def differs_once_open(closed: str) -> bool:
+    """Whether an example has other bits in a larger batch, when the branch has opened after a first batch."""
+    model = Branched(closed)
+    norms_of(model, 40)
+    nn.init.normal_(model.scale)
+    nn.init.normal_(model.second.weight)
+    return norms_of(model, 12) != norms_of(model, 40)
+
+
+class TestClosedBranches:
+    """What is found of a model before its first step holds after it."""
+
+    @pytest.mark.parametrize("closed", ["scalar", "vector", "small", "weight"])
+    def test_they_are_opened(self, closed, values_unchecked):
+        assert not differs_once_open(closed)
+
+    def test_the_control(self, monkeypatch, values_unchecked):
+        monkeypatch.setattr(invariance, "is_closed", lambda _: False)
+        assert differs_once_open("scalar")
+
+    def test_parameters_have_the_bits_that_they_had(self):
+        model = Branched("scalar")
+        before = [each.detach().clone() for each in model.parameters()]
+        rows_at_once(model, batch(40, 16))
+        assert all(map(torch.equal, before, model.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("values", "closed"),
+    [
+        (torch.zeros(4, 5), True),
+        (torch.eye(5), True),
+        (torch.ones(4, 5), False),
+        (torch.ones(4, 2), True),
+        (torch.ones(4, 5).index_fill(0, torch.tensor([2]), 0.0), True),
+        (torch.ones(4, 3, 2, 2), False),
+        (torch.tensor(0.0), True),
+        (torch.tensor(1.0), True),
+        (torch.full((9,), 1e-6), True),
+        (torch.ones(9), False),
+        (torch.zeros(0), True),
+        (torch.zeros(0, 5), False),
+        (torch.zeros(5, 0), True),
+        (torch.full((4, 5), torch.nan), True),
+    ],
+)
+def test_what_is_closed(values, closed):
+    assert invariance.is_closed(values) == closed
 
 
 def test_made_up_examples_are_of_the_same_kind():

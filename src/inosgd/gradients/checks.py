@@ -64,10 +64,10 @@ class Checks:
     def values(self, task: Task, examples: Examples, size: int | None = None, *, anew: bool = False) -> None:
         """Check the values of a batch, of which ``size`` examples pass at once, if it is its turn.
 
-        That is at batches 1, 2, 4, 8, ..., counted in this process over all models of a kind, if a batch is larger by a quarter than all that
-        were checked, and if it is to be checked ``anew``. A batch without enough finite losses to tell leaves it to the
-        next one. An example that is alone is checked beside itself, as it passes in training: one row has no shape that
-        tells examples from anything else.
+        That is at batches 1, 2, 4, 8, ..., counted in this process over all models of a kind, if a batch is larger by a
+        quarter than all that were checked, and if it is to be checked ``anew``. A batch without enough finite losses to
+        tell leaves it to the next one. An example that is alone is checked beside itself, as it passes in training: one
+        row has no shape that tells examples from anything else.
 
         Raises:
             InvalidArgumentError: It says what is wrong and what to do about it.
@@ -140,8 +140,8 @@ def _begun(task: Task, examples: Examples, recorded: bool) -> Checks:
     """The checks of a model in a new state: those of the last model of its kind and with such examples, counted on.
 
     Guarantee:
-        Where the check of an earlier model failed or could not tell, it is made of this one's first batch. A model whose
-        kind cannot be told begins anew.
+        Where the check of an earlier model failed or could not tell, it is made of this one's first batch. A model of
+        which no kind can be told begins anew.
     """
     kind = kind_of(task)
     if kind is None:

@@ -10,9 +10,10 @@ and the sum moves by many thresholds. Therefore
 2. batches pass in few sizes: the last example is repeated, with coefficient 0, up to the next one;
 3. before a size is used for a model, made-up examples pass at that size, and in *blocks* of a few rows, at other places
    and among other neighbours: their losses and the bounds on their norms must have the same bits, and sums of their
-   gradients the same but for roundings of float64, which show what roundings of a norm may hide. Weights with at most
-   two numbers in each row, as zeros and identities are, show nothing, because two products have one sum in any order;
-   sizes are looked at again as soon as they are something else;
+   gradients the same but for roundings of float64, which show what roundings of a norm may hide. *Closed* parameters
+   show no roundings: a scale of zero closes a branch, and a row of at most two numbers, as in an identity, has one sum
+   in any order. They are moved while a size is looked at, towards an ordinary size. A size of which nothing finite is
+   seen, with made-up numbers of either sign or with positive ones, does not count as one that agrees;
 4. where they do not, batches of that size pass in pieces: the largest 2^k blocks that agree. Where blocks of 8 to 64
    rows do not agree among themselves, linear maps are computed as (W x^T)^T, with a column for every place, which was
    found to be enough for layers of a few features; and where that is not enough either, examples pass one by one, which
@@ -28,7 +29,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
+from functools import partial
+from itertools import accumulate, product
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -42,6 +44,7 @@ from inosgd.gradients.draws import HeldDraws
 from inosgd.gradients.engine import BatchGradients, ExampleLosses, Examples, count_examples, tensors_of
 from inosgd.gradients.kinds import kind_of
 from inosgd.gradients.recording import RaggedError, Task, UncheckedError, take
+from inosgd.gradients.values import PERTURBATION, moved
 
 UNITS = (8, 16, 32, 64)
 """Blocks that are tried, in rows."""
@@ -51,7 +54,15 @@ _ALIGNMENT = 64
 
 T = TypeVar("T")
 Measure = Callable[[Task, Examples], BatchGradients]
-Probe = Callable[[Examples], BatchGradients]
+
+_NUMBERS = (torch.randn, torch.rand)
+"""How numbers are made up. Logarithms and roots of the first would not be finite."""
+
+_FEW = 2
+"""How many numbers a row of a closed parameter has at most."""
+
+_SMALL = 0.1
+"""Which of them count: those above this part of the least by which `moved` moves them."""
 
 _GOLDEN, _ROUNDINGS_OF_SUMS = 0.6180339887498949, 2.0**-44
 
@@ -69,14 +80,24 @@ class Sizes:
         agrees: For every size tried, whether examples have the bits that they have in blocks.
         drawn: Whether the model draws random numbers. One that begins to draw later has other bits in every pass, and
             passes in the pieces that are known.
-        bare: The weights with at most two numbers in each row when this was found: see 3. of the module.
     """
 
     unit: int
     by_columns: bool = False
     agrees: dict[int, bool] = field(default_factory=dict)
     drawn: bool = False
-    bare: tuple[torch.Tensor, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """What made-up examples of a model are measured with: ``pool`` makes up so many, ``measured`` measures a batch."""
+
+    pool: Callable[[int], Examples]
+    measured: Callable[[Examples], BatchGradients]
+
+
+class _NothingShownError(Exception):
+    """Numbers that are not finite are the same, whatever was rounded."""
 
 
 _known: WeakKeyDictionary[nn.Module, WeakKeyDictionary[ExampleLosses, dict[tuple[object, ...], Sizes]]]
@@ -133,11 +154,11 @@ def passing(task: Task, examples: Examples, measured: Measure, most: int | None 
     def agrees(size: int) -> bool:
         if size not in sizes.agrees:
 
-            def tried() -> bool:
+            def tried() -> bool | None:
                 drawn = HeldDraws(sizes.drawn)
-                return _probed(task, measured, drawn, lambda p: _agrees(p, examples, size, sizes.unit), False)
+                return _probed(task, examples, measured, drawn, lambda probe: _agrees(probe, size, sizes.unit))
 
-            sizes.agrees[size] = _once(tried, task, examples, measured, sizes.unit, size)
+            sizes.agrees[size] = bool(_once(tried, task, examples, measured, sizes.unit, size))
         return sizes.agrees[size]
 
     return task, next(filter(agrees, (rows, *_pieces(rows, sizes.unit))), sizes.unit)
@@ -185,21 +206,21 @@ def _sizes(task: Task, examples: Examples, measured: Measure) -> Sizes:
     if of_model is None:
         of_model = _known[task.model] = WeakKeyDictionary()
     known = of_model.setdefault(task.losses, {})
-    if state not in known or not all(map(_is_bare, known[state].bare)):
-        found = _once(lambda: _tried(task, examples, measured), task, examples, measured)
-        bare = tuple(filter(_is_bare, _weights(task)))
-        known[state] = replace(found, agrees=dict(found.agrees), bare=bare)
+    if state not in known:
+        found = _once(lambda: _tried(task, examples, measured), task, examples, measured) or _one_by_one()
+        known[state] = replace(found, agrees=dict(found.agrees))
     return known[state]
 
 
-def _weights(task: Task) -> list[torch.Tensor]:
-    """What inputs are multiplied by and added up: parameters of two dimensions or more, in the order of the modules."""
-    held = [each for module in task.modules for each in module._parameters.values()]
-    return [each for each in held if each is not None and each.dim() > 1]
+def _one_by_one() -> Sizes:
+    return Sizes(1, agrees={1: True})
 
 
-def _is_bare(weight: torch.Tensor) -> bool:
-    return bool(weight.flatten(1).count_nonzero(1).le(2).all())
+def is_closed(parameter: torch.Tensor) -> bool:
+    """Whether a row has at most two numbers of an ordinary size, so that roundings may not show; see the module."""
+    rows = parameter.detach().flatten(1) if parameter.dim() > 1 else parameter.detach().reshape(1, -1)
+    least = _SMALL * PERTURBATION / max(rows.shape[1] if parameter.dim() > 1 else 1, 1) ** 0.5
+    return bool((rows.abs() > least).count_nonzero(1).le(_FEW).any())
 
 
 def _way(examples: Examples, measured: Measure) -> tuple[object, ...]:
@@ -209,68 +230,79 @@ def _way(examples: Examples, measured: Measure) -> tuple[object, ...]:
     return measured, torch.get_num_threads(), libraries, *shapes
 
 
-def _once(find: Callable[[], T], task: Task, examples: Examples, measured: Measure, *question: object) -> T:
-    """What is found for the first model of this kind, or for every model, where its kind cannot be told.
+def _once(
+    find: Callable[[], T | None], task: Task, examples: Examples, measured: Measure, *question: object
+) -> T | None:
+    """What is found for the first model of this kind that shows anything, or for every model of no kind.
 
     Guarantee:
         Models of one kind take the same ways through the same kernels, by what is assumed of kernels, so that what was
-        found of one of them is true of all. Where weights are bare no roundings show, so that what was found of such a
-        model is used for others that have the same bare weights, and for no longer than they are bare.
+        found of one of them is true of all. Frozen parameters that are closed stay closed and show no roundings: what
+        was found beside them is used only for others with the same ones closed.
     """
     kind = kind_of(task)
     if kind is None:
         return find()
-    bare = tuple(map(_is_bare, _weights(task)))
-    key = (kind, bare, task.by_columns, _way(examples, measured), question)
-    if key not in _found:
-        answer = find()
+    held = [each for module in task.modules for each in module._parameters.values()]
+    closed = tuple([is_closed(each) for each in held if each is not None and not each.requires_grad])
+    key = (kind, closed, task.by_columns, _way(examples, measured), question)
+    if key in _found:
+        found: T = _found[key]
+        return found
+    answer = find()
+    if answer is not None:
         while len(_found) >= _MOST_FOUND:
             del _found[next(iter(_found))]
         _found[key] = answer
-    found: T = _found[key]
-    return found
+    return answer
 
 
-def _tried(task: Task, examples: Examples, measured: Measure) -> Sizes:
-    """The smallest block that will do, with linear maps as they are or by columns."""
+def _tried(task: Task, examples: Examples, measured: Measure) -> Sizes | None:
+    """The smallest block that will do, with linear maps as they are or by columns; None if nothing could be seen."""
+    answers = []
     for by_columns in (False, True):
         way = replace(task, by_columns=by_columns)
         draws = _draws(way, examples, measured)
         if draws is None:
             continue
-        nothing: tuple[int, ...] = ()
-        agreeing = _probed(way, measured, draws, lambda probe: _blocks(probe, examples), nothing)
+        agreeing = _probed(way, examples, measured, draws, lambda probe: _blocks(probe, count_examples(examples)))
         if agreeing:
             return Sizes(agreeing[0], by_columns, dict.fromkeys(agreeing, True), draws.asked)
-    return Sizes(1, agrees={1: True})
+        answers.append(agreeing)
+    return None if None in answers or not answers else _one_by_one()
 
 
-def _blocks(probe: Probe, examples: Examples) -> tuple[int, ...]:
+def _blocks(probe: Probe, count: int) -> tuple[int, ...]:
     """The smallest block in which examples have the same bits at any place, beside any other, and in larger batches.
 
     With it, the size of a larger batch that was tried: of two blocks for a batch that fits into them, else of three.
     Examples take all places of single blocks on the way. Nothing if there is no such block.
     """
-    count = count_examples(examples)
     for unit in UNITS:
         larger = (2 if count <= 2 * unit else 3) * unit
-        if _agrees(probe, examples, larger, unit):
+        if _agrees(probe, larger, unit):
             return unit, larger
     return ()
 
 
-def _agrees(probe: Probe, examples: Examples, rows: int, unit: int) -> bool:
-    """Whether examples have the same bits in a batch of ``rows`` and in blocks, elsewhere and beside others."""
+def _agrees(probe: Probe, rows: int, unit: int) -> bool:
+    """Whether examples have the same bits in a batch of ``rows`` and in blocks, elsewhere and beside others.
+
+    Raises:
+        _NothingShownError: If less than half of the losses and norms are finite.
+    """
     if rows == unit == 1:
         return True
-    pool = made_up(examples, rows + unit)
+    pool = probe.pool(rows + unit)
     blocks, others = rows // unit, np.arange(rows, rows + unit // 2)
 
     def of(places: IntArray) -> BatchGradients:
-        return probe(take(pool, torch.from_numpy(places)))
+        return probe.measured(take(pool, torch.from_numpy(places)))
 
     together = of(np.arange(rows))
     whole, compared, total = _numbers(together), np.zeros(rows), None
+    if not np.isfinite(whole).mean() >= 0.5:
+        raise _NothingShownError
     coefficients = _different(whole[1])
     for block in np.unique(np.linspace(0, blocks - 1, min(blocks, _COMPARED)).astype(int)):
         moved = np.roll(np.arange(block * unit, (block + 1) * unit), 1 + block % (unit - 1))
@@ -305,13 +337,13 @@ def _same_sums(one: torch.Tensor, other: torch.Tensor, coefficients: FloatArray,
     return float(one.sub_(other).abs().max()) <= _ROUNDINGS_OF_SUMS * size
 
 
-def made_up(examples: Examples, count: int) -> Examples:
+def made_up(examples: Examples, count: int, numbers: Callable[..., torch.Tensor] = torch.randn) -> Examples:
     """So many examples of this kind: random numbers, and integers of the examples themselves, which may be indices."""
     generator = torch.Generator("cpu").manual_seed(count)
 
     def rows(leaf: torch.Tensor) -> torch.Tensor:
         if leaf.is_floating_point() or leaf.is_complex():
-            values = torch.randn(count, *leaf.shape[1:], generator=generator, dtype=leaf.dtype, device="cpu")
+            values = numbers(count, *leaf.shape[1:], generator=generator, dtype=leaf.dtype, device="cpu")
             return values.to(leaf.device)
         return leaf[torch.arange(count, device=leaf.device) % len(leaf)]
 
@@ -327,25 +359,34 @@ def _draws(task: Task, examples: Examples, measured: Measure) -> HeldDraws | Non
             measured(task, examples)
         return draws
 
-    return _tolerated(task, passed, None)
+    return _tolerated(task, passed)
 
 
-def _probed(task: Task, measured: Measure, draws: HeldDraws, find: Callable[[Probe], T], otherwise: T) -> T:
-    """What ``find`` finds with a probe in its hands, or ``otherwise`` if the model fails on what is made up.
+def _probed(
+    task: Task, examples: Examples, measured: Measure, draws: HeldDraws, find: Callable[[Probe], T]
+) -> T | None:
+    """What ``find`` finds with a probe in its hands, or None if the model fails on all that is made up for it.
 
-    What the model draws is held fixed, if it draws anything.
+    What the model draws is held fixed, if it draws anything. Closed parameters are moved; a model that allows no such
+    parameters is looked at as it is.
     """
     made_up_task = replace(task, seen=replace(task.seen, anything=True)) if task.seen is not None else task
+    closed = list(filter(is_closed, task.parameters.values()))
 
-    def probed() -> T:
-        with draws if draws.asked else nullcontext():
-            return find(lambda batch: measured(made_up_task, batch))
+    def probed(opened: bool, numbers: Callable[..., torch.Tensor]) -> T:
+        probe = Probe(partial(made_up, examples, numbers=numbers), partial(measured, made_up_task))
+        with draws if draws.asked else nullcontext(), moved(closed if opened else (), PERTURBATION):
+            return find(probe)
 
-    return _tolerated(task, probed, otherwise)
+    for opened, numbers in product((True, False), _NUMBERS):
+        found = _tolerated(task, partial(probed, opened, numbers))
+        if found is not None:
+            return found
+    return None
 
 
-def _tolerated(task: Task, find: Callable[[], T], otherwise: T) -> T:
-    """What is found, with torch's generators set back, or ``otherwise`` if the model fails."""
+def _tolerated(task: Task, find: Callable[[], T]) -> T | None:
+    """What is found, with torch's generators set back, or None if the model fails."""
     devices = [task.device] if task.device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         try:
@@ -353,7 +394,7 @@ def _tolerated(task: Task, find: Callable[[], T], otherwise: T) -> T:
         except (RaggedError, UncheckedError):  # the latter of the examples themselves: the batch is checked first
             raise
         except Exception:
-            return otherwise
+            return None
 
 
 def _same(one: FloatArray, other: FloatArray) -> bool:

@@ -38,7 +38,7 @@ def kind_of(task: Task) -> Hashable | None:
     with a function of torch's or of this library's. A subclass, a hook, an attribute of another type and a function
     of the user's, which may read global variables, may do anything.
     """
-    if _has_any_global_hook():
+    if _has_any_global_hook():  # type: ignore[no-untyped-call]
         return None
     try:
         modules = tuple([_module(module) for module in task.modules])

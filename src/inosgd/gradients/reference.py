@@ -59,18 +59,19 @@ class ReferenceEngine:
         check_structure(task, examples, recorded=False).values(task, examples)
         if count == 0:
             return _empty(task.model)
-        with unwritten(task.model, task.tables), out_of_place(task.inplace):
-            found = _gradients(task, examples)
+        with out_of_place(task.inplace):
+            rows = 1 if _recurrent(task.model) else rows_of_block(task, examples, _measured_in_one)
+            with unwritten(task.model, task.tables):
+                found = _gradients(task, examples, rows)
         return _ReferenceGradients(check_losses(found[0], count), found[1])
 
 
-def _gradients(task: Task, examples: Examples) -> tuple[torch.Tensor, torch.Tensor]:
-    """The same as `_per_example`, in blocks or one by one.
+def _gradients(task: Task, examples: Examples, rows: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same as `_per_example`, in blocks of so many rows or one by one.
 
     A mapped pass cannot branch on values: if it fails after blocks were tried, the model has changed in a way that its
     modules do not show, or fails by itself, which one example at a time shows as it is.
     """
-    rows = 1 if _recurrent(task.model) else rows_of_block(task, examples, _measured_in_one)
     if rows > 1:
         try:
             return _in_blocks(task, examples, rows)

@@ -36,7 +36,7 @@ _ROUNDINGS = 64.0
 _REPEATED = 2.0**-14
 """By how much of its size a loss may differ between two passes over the same batch, which mostly have the same bits."""
 
-_PERTURBATION = 0.1
+PERTURBATION = 0.1
 """How far parameters are moved, in units of an ordinary initialisation, to open what starts at zero."""
 
 _GOLDEN = 0.6180339887498949
@@ -232,7 +232,7 @@ class _Comparison:
     def run_moved(self) -> bool:
         """The same where branches that start at zero are open, and with derivatives with respect to inputs."""
         try:
-            with moved(self.task.parameters.values(), _PERTURBATION):
+            with moved(self.task.parameters.values(), PERTURBATION):
                 told = self.run(self.whole())
                 self._check_inputs()
         except InosgdError:
