@@ -15,6 +15,7 @@ from inosgd.gradients import BookkeepingEngine, ReferenceEngine, checks, invaria
 from inosgd.gradients.engine import Supervised
 from inosgd.gradients.kinds import kind_of
 from inosgd.gradients.recording import Task, record_pass
+from inosgd.models import character_lstm, mnist_cnn, small_transformer
 
 LOSSES = supervised(functional.cross_entropy)
 
@@ -102,6 +103,18 @@ def test_everything_else_does(change):
     changed = kind(model)
     assert changed is not None
     assert changed != kind(made())
+
+
+@pytest.mark.parametrize("make", [character_lstm, mnist_cnn, small_transformer])
+def test_networks_of_this_library_have_kinds(make):
+    assert kind(make(seed=0)) == kind(make(seed=1)) is not None
+    assert kind(make(seed=0)) != kind(make(seed=0).eval())
+
+
+def test_a_class_under_the_name_of_another_is_of_no_kind(monkeypatch):
+    model = made()
+    model[1] = type("Tanh", (nn.Tanh,), {"__module__": nn.Tanh.__module__})()
+    assert kind(model) is None
 
 
 def test_one_layer_twice_is_another_kind_than_two():

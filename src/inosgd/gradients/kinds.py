@@ -8,6 +8,7 @@ values what the same model is after some steps.
 
 from __future__ import annotations
 
+import sys
 import types
 import weakref
 from collections.abc import Hashable
@@ -23,6 +24,7 @@ from inosgd.gradients.rules.rule import rule_for
 _CONTENTS = ("_parameters", "_buffers", "_modules")
 _PLAIN = (bool, int, float, complex, str, type(None), type, torch.dtype, torch.device)
 _KNOWN_CODE = ("torch", "inosgd")
+_KNOWN_MODULES = ("torch.nn.modules.", "inosgd.models.")
 _ADDRESSES = 64
 """Kernels tell addresses apart by their remainder of so many bytes, at most."""
 
@@ -34,9 +36,9 @@ class _OfNoKindError(Exception):
 def kind_of(task: Task) -> Hashable | None:
     """Everything of a task but numbers; None where that cannot be told.
 
-    It can be told of modules of `torch.nn`, all of whose behaviour is in their attributes, and of `supervised` losses
-    with a function of torch's or of this library's. A subclass, a hook, an attribute of another type and a function
-    of the user's, which may read global variables, may do anything.
+    It can be told of modules of `torch.nn` and `inosgd.models`, all of whose behaviour is in their attributes, and of
+    `supervised` losses with a function of torch's or of this library's. A subclass, a hook, an attribute of another type
+    and a function of the user's, which may read global variables, may do anything.
     """
     if _has_any_global_hook():  # type: ignore[no-untyped-call]
         return None
@@ -51,7 +53,7 @@ def kind_of(task: Task) -> Hashable | None:
 
 
 def _module(module: nn.Module) -> Hashable:
-    if getattr(nn, type(module).__name__, None) is not type(module):
+    if not _is_known_class(type(module)):
         raise _OfNoKindError
     own = tuple([(name, _plain(value)) for name, value in vars(module).items() if name not in _CONTENTS])
     tensors = [*module._parameters.items(), *module._buffers.items()]
@@ -85,6 +87,12 @@ def _plain(value: object) -> Hashable:
     if isinstance(value, weakref.ref) or (isinstance(value, dict) and not value):
         return (type(value),)
     raise _OfNoKindError
+
+
+def _is_known_class(module: type[nn.Module]) -> bool:
+    """Whether it is of known code, and no other class under the name of one that is."""
+    home = sys.modules.get(module.__module__)
+    return module.__module__.startswith(_KNOWN_MODULES) and getattr(home, module.__name__, None) is module
 
 
 def _is_known(function: types.FunctionType) -> bool:
