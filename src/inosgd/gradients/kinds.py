@@ -37,8 +37,8 @@ def kind_of(task: Task) -> Hashable | None:
     """Everything of a task but numbers; None where that cannot be told.
 
     It can be told of modules of `torch.nn` and `inosgd.models`, all of whose behaviour is in their attributes, and of
-    `supervised` losses with a function of torch's or of this library's. A subclass, a hook, an attribute of another type
-    and a function of the user's, which may read global variables, may do anything.
+    `supervised` losses with a function of torch's or of this library's. A subclass, a hook, an attribute of another
+    type and a function of the user's, which may read global variables, may do anything.
     """
     if _has_any_global_hook():  # type: ignore[no-untyped-call]
         return None
