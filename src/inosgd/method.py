@@ -10,9 +10,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
+from inosgd import _validate
 from inosgd.adjustment import Adjustment
 from inosgd.clipping import Clipping, FlatClipping
-from inosgd.errors import InvalidArgumentError
 from inosgd.importance import Importance, Tail
 from inosgd.order import DESCENDING_LOSS, Order
 
@@ -70,6 +70,5 @@ capped at a threshold; and what `inosgd.study.auto` makes of public facts."""
 
 def method_named(name: str) -> Method:
     """The row called ``name``."""
-    if name not in METHODS:
-        raise InvalidArgumentError(f"method={name!r}: choose one of {', '.join(METHODS)}")
+    _validate.one_of(METHODS, method=name)
     return METHODS[name]

@@ -15,6 +15,7 @@ from inosgd.models import MODELS
 from inosgd.paper.datasets import ASSIGNMENTS, synthetic
 from inosgd.paper.experiments import methods
 from inosgd.paper.registry import SCALES, SETTINGS, study_named, study_of
+from inosgd.study.study import FITTED_SCALING, PUBLIC_RANGES
 
 PER_CLASS = {"CH": 1, "CM": 3, "CS": 2, "CFS": 2}
 
@@ -49,6 +50,14 @@ def test_two_steps_of_every_row(name):
     assert set(result.epsilons) == {group.name for group in ASSIGNMENTS[SETTINGS[name].assignment].groups}
     assert all(0 <= quality.score <= 1 for quality in result.final.owners.values())
     assert np.isfinite(result.final.loss)
+
+
+@pytest.mark.parametrize("scaling", [FITTED_SCALING, PUBLIC_RANGES])
+def test_a_scaling_that_no_budget_accounts_for_is_known_as_such(scaling):
+    """The card, and the warnings of a training, ask the data."""
+    data = synthetic(ASSIGNMENTS["CF"], "fish-vehicles-embeddings", train_per_class=4, test_per_class=1)
+    study = study_of("CF-EN", "laptop", lambda: dataclasses.replace(data, scaling=scaling))
+    assert study.split(0).fitted == (scaling == FITTED_SCALING)
 
 
 def test_every_assignment_and_every_model_of_the_paper_has_a_row():

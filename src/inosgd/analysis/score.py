@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from inosgd import _validate
 from inosgd._arrays import FloatArray
 from inosgd.analysis import measures
-from inosgd.errors import InvalidArgumentError
 
 LOWEST_R2 = -1.0
 """Squared errors beyond twice the variance of the targets count as twice the variance.
@@ -135,6 +135,5 @@ SCORES = {
 
 def score_named(name: str) -> Score:
     """The row called ``name``."""
-    if name not in SCORES:
-        raise InvalidArgumentError(f"score={name!r}: choose one of {', '.join(SCORES)}")
+    _validate.one_of(SCORES, score=name)
     return SCORES[name]

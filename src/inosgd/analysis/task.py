@@ -57,14 +57,12 @@ class Task:
     ranges: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.kind not in KINDS:
-            raise InvalidArgumentError(f"kind={self.kind!r}: choose one of {', '.join(KINDS)}")
+        _validate.one_of(KINDS, kind=self.kind)
         least = 2 if self.kind == "classification" else 1
         if len(self.names) < least or len(set(self.names)) < len(self.names):
             raise InvalidArgumentError(f"names={self.names!r}: name at least {least}, each once")
         for field, known in (("score", KINDS[self.kind].scores), ("loss", KINDS[self.kind].losses)):
-            if getattr(self, field) not in known:
-                raise InvalidArgumentError(f"{field}={getattr(self, field)!r}: choose one of {', '.join(known)}")
+            _validate.one_of(known, **{field: getattr(self, field)})
         _check_ranges(self)
 
     @property

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from inosgd import _validate
 from inosgd._arrays import BoolArray, FloatArray, IntArray
 from inosgd.audit.practice import Practice, Sampler
 from inosgd.clipping import Clipping
@@ -202,6 +203,5 @@ CONTROLS: dict[str, Control] = {
 
 def control_named(name: str) -> Control:
     """The control called ``name``."""
-    if name not in CONTROLS:
-        raise InvalidArgumentError(f"control={name!r}: choose one of {', '.join(CONTROLS)}")
+    _validate.one_of(CONTROLS, control=name)
     return CONTROLS[name]

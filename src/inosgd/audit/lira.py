@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from inosgd import _validate
 from inosgd._arrays import BoolArray, FloatArray, IntArray
 from inosgd.errors import InvalidArgumentError
 
@@ -63,8 +64,7 @@ class Sums:
 
     def scores(self, confidences: FloatArray, form: str) -> FloatArray:
         """One score per example for one target model; NaN where an example was never in, or never out."""
-        if form not in FORMS:
-            raise InvalidArgumentError(f"form={form!r}: choose one of {', '.join(FORMS)}")
+        _validate.one_of(FORMS, form=form)
         with np.errstate(invalid="ignore", divide="ignore"):
             means = self.sums / self.counts
             deviations = self._deviations(means)

@@ -69,8 +69,7 @@ def lira_command(
     """
     _validate.whole(membership.FEWEST_MODELS, models=models)
     _validate.open_unit(confidence=confidence)
-    if form not in FORMS:
-        raise InvalidArgumentError(f"form={form!r}: choose one of {', '.join(FORMS)}")
+    _validate.one_of(FORMS, form=form)
     audited = Audited.of(_study(study, options), control, seed, halves=True)
     note_look(audited.study, "audit lira")
     if into is not None:

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from inosgd import _validate
 from inosgd.clipping import AutoClipping
 from inosgd.compare.entrant import Entrant, entrants
 from inosgd.errors import InvalidArgumentError
@@ -143,8 +144,7 @@ EXPERIMENTS = {
 
 def experiment_named(name: str) -> Experiment:
     """The experiment called ``name``."""
-    if name not in EXPERIMENTS:
-        raise InvalidArgumentError(f"experiment={name!r}: choose one of {', '.join(EXPERIMENTS)}")
+    _validate.one_of(EXPERIMENTS, experiment=name)
     return EXPERIMENTS[name]
 
 

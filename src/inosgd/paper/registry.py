@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from inosgd import _validate
 from inosgd.analysis.task import classification
-from inosgd.errors import InvalidArgumentError
 from inosgd.method import IDP_SGD
 from inosgd.models import MODELS
 from inosgd.paper.datasets import ASSIGNMENTS, Assignment, DataSet, assign, model_inputs
@@ -196,15 +196,13 @@ SETTINGS: dict[str, Setting] = {
 
 def study_named(name: str, scale: str, folder: Path) -> Study:
     """The study of a row, on the data in ``folder``."""
-    if name not in SETTINGS:
-        raise InvalidArgumentError(f"name={name!r}: choose one of {', '.join(SETTINGS)}")
+    _validate.one_of(SETTINGS, name=name)
     return study_of(name, scale, partial(_loaded, SETTINGS[name].data_set, folder), str(folder))
 
 
 def study_of(name: str, scale: str, loader: Loader, folder: str = "") -> Study:
     """The study of a row, on the data that ``loader`` gives; call it with the same data every time."""
-    if scale not in SCALES:
-        raise InvalidArgumentError(f"scale={scale!r}: choose one of {', '.join(SCALES)}")
+    _validate.one_of(SCALES, scale=scale)
     setting = SETTINGS[name]
     assignment = ASSIGNMENTS[setting.assignment]
     return Study(

@@ -47,8 +47,7 @@ class Workers:
     retries: int = RETRIES
 
     def __post_init__(self) -> None:
-        if self.backend not in BACKENDS:
-            raise InvalidArgumentError(f"backend={self.backend!r}: choose one of {', '.join(BACKENDS)}")
+        _validate.one_of(BACKENDS, backend=self.backend)
         if self.jobs is not None:
             _validate.whole(1, jobs=self.jobs)
         _validate.whole(0, retries=self.retries)

@@ -17,6 +17,7 @@ from inosgd.report.extras import read_extras
 from inosgd.report.material import Material, MethodRow, OwnerFacts, by_budget, main_labels
 from inosgd.report.verdicts import fairest, with_verdict
 from inosgd.shown import learning_rate_shown
+from inosgd.study.study import FITTED_SCALING
 
 SEEDED = (
     "Seeded runs: a party with the seed can remove the noise. They are for comparing methods; none of these models "
@@ -132,5 +133,5 @@ def _setup(result: Result, common: Common) -> Setup:
 
 def _unaccounted(results: Sequence[Result]) -> tuple[str, ...]:
     scalings = dict.fromkeys(result.scaling for result in results)
-    notes = [f"The scaling of features: {each}." for each in scalings if "not accounted" in each]
+    notes = [f"The scaling of features: {each}." for each in scalings if each == FITTED_SCALING]
     return (*notes, SEEDED)

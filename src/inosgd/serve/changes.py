@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from inosgd import _validate
 from inosgd.accounts.book import Accounts, in_one_state
 from inosgd.accounts.collection import Collection
 from inosgd.accounts.filter import UNIT, epsilons_of, rooms
@@ -53,8 +54,7 @@ class Wish:
         Raises:
             InvalidArgumentError: If it is no such thing, or not a number that can be a budget.
         """
-        if action not in ACTIONS:
-            raise InvalidArgumentError(f"action={action!r}: choose one of {', '.join(ACTIONS)}")
+        _validate.one_of(ACTIONS, action=action)
         if action not in (LOWER, RAISE):
             return cls(action)
         try:

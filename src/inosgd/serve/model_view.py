@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from inosgd import _validate
 from inosgd.accounts.book import Accounts, in_one_state
 from inosgd.accounts.filter import UNIT, rooms
 from inosgd.accounts.requests import Request, waiting
@@ -138,8 +139,7 @@ def plan_view(book: Accounts, collection: str, steps: int, batch: float, variant
     Raises:
         InfeasibleError: If there is none.
     """
-    if variant not in VARIANTS:
-        raise InvalidArgumentError(f"variant={variant!r}: choose one of {', '.join(VARIANTS)}")
+    _validate.one_of(VARIANTS, variant=variant)
     if not 1 <= steps <= 1_000_000:
         raise InvalidArgumentError(f"steps={steps}: give a number from 1 to 1,000,000")
     if not 0 < batch <= 1e9:

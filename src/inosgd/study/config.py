@@ -81,8 +81,7 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         _validate.finite_positive(learning_rate=self.learning_rate)
         _validate.one_of(SCHEDULES, schedule=self.schedule)
-        if self.optimizer not in OPTIMIZERS:
-            raise InvalidArgumentError(f"optimizer={self.optimizer!r}: choose one of {', '.join(OPTIMIZERS)}")
+        _validate.one_of(OPTIMIZERS, optimizer=self.optimizer)
         _validate.one_of(LEARNING_RATE_UNITS, learning_rate_unit=self.learning_rate_unit)
         if self.learning_rate_unit == "noise" and self.optimizer != "sgd":
             raise InvalidArgumentError(

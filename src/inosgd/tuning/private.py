@@ -11,7 +11,7 @@ from torch import nn
 from inosgd import _validate
 from inosgd.accounting.selection import draw_trials
 from inosgd.accounts.charge import Charge
-from inosgd.errors import InosgdError, InvalidArgumentError
+from inosgd.errors import InosgdError
 from inosgd.parallel.runner import Failure, run_all
 from inosgd.parallel.workers import LOCAL, Workers
 from inosgd.plan import Plan
@@ -69,8 +69,7 @@ def tune_on_private_data(
     Raises:
         InosgdError: If a trial fails; nothing is then kept.
     """
-    if by not in RANKINGS:
-        raise InvalidArgumentError(f"by={by!r}: choose one of {', '.join(RANKINGS)}")
+    _validate.one_of(RANKINGS, by=by)
     _pay(priced)
     picked = [_below(len(priced.candidates), source) for _ in range(draw_trials(priced.trials, source))]
     ties = source.words(len(picked)).tolist()

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from inosgd import _validate
-from inosgd.errors import InvalidArgumentError
 from inosgd.parallel.runner import Failure, failures_error, run_all
 from inosgd.parallel.workers import LOCAL, Workers
 from inosgd.study.shares import settled
@@ -50,8 +49,7 @@ def tune_on_public_data(
         InosgdError: At the end, if trainings failed; it names them.
     """
     _validate.whole(1, seeds=seeds)
-    if by not in RANKINGS:
-        raise InvalidArgumentError(f"by={by!r}: choose one of {', '.join(RANKINGS)}")
+    _validate.one_of(RANKINGS, by=by)
     candidates = space.candidates(study.config)
     tasks = _tasks(candidates, study, seeds)
     names = [f"{task.candidate.label}, seed {task.seed}" for task in tasks]

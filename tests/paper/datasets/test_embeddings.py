@@ -9,7 +9,8 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.paper.datasets import load
 from inosgd.paper.datasets.cifar_classes import CIFAR_100
 from inosgd.paper.datasets.embeddings import FISH_AND_VEHICLES, FISH_VEHICLES_FILES, load_npz
-from inosgd.paper.datasets.labelled import EACH_ON_ITS_OWN, FITTED, OTHER_DATA, PUBLIC_RANGES
+from inosgd.paper.datasets.labelled import EACH_ON_ITS_OWN, OTHER_DATA
+from inosgd.study.study import FITTED_SCALING, PUBLIC_RANGES
 from tests.data.writers import features_of, write_embeddings
 
 LABELS = np.repeat(np.arange(3), 20)
@@ -45,13 +46,13 @@ def test_an_input_depends_on_no_other_example(tmp_path: Path, scaling: str) -> N
 
 
 def test_negative_control_a_fitted_input_depends_on_the_others(tmp_path: Path) -> None:
-    assert not unchanged_by_a_neighbour(tmp_path, FITTED)
+    assert not unchanged_by_a_neighbour(tmp_path, FITTED_SCALING)
 
 
 def test_fitted_features_have_standard_deviation_one_over_root_width(tmp_path: Path) -> None:
     features = features_of(LABELS)
     features[:, 0] = 3  # a constant feature says nothing
-    inputs = scaled(tmp_path, features, FITTED)
+    inputs = scaled(tmp_path, features, FITTED_SCALING)
     np.testing.assert_allclose(inputs.mean(axis=0), 0, atol=1e-6)
     np.testing.assert_allclose(inputs.std(axis=0), [0, *[8**-0.5] * 7], atol=1e-6)
 
@@ -70,7 +71,7 @@ def test_the_scaling_must_be_known_and_its_reference_fit(tmp_path: Path) -> None
     with pytest.raises(InvalidArgumentError, match="reference=None: give a file of public features"):
         load_npz(train, test, scaling=OTHER_DATA)
     with pytest.raises(InvalidArgumentError, match="and only then"):
-        load_npz(train, test, scaling=FITTED, reference=train)
+        load_npz(train, test, scaling=FITTED_SCALING, reference=train)
     np.savez(tmp_path / "narrow.npz", features=features_of(LABELS, width=4))
     with pytest.raises(InvalidArgumentError, match=r"narrow\.npz: features of shape \(60, 4\), expected \(N, 8\)"):
         load_npz(train, test, scaling=OTHER_DATA, reference=tmp_path / "narrow.npz")

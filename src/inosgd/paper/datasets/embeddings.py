@@ -7,13 +7,13 @@ Scaling is a choice with a price:
 | `EACH_ON_ITS_OWN` | itself, less its own mean, divided by its own norm: a unit vector        | no               |
 | `OTHER_DATA`      | each feature less its mean over other, public examples, divided by its  | no               |
 |                   | standard deviation there and by sqrt(D)                                 |                  |
-| `FITTED`          | the same with means and deviations of the training examples themselves  | yes, unaccounted |
+| `FITTED_SCALING`  | the same with means and deviations of the training examples themselves  | yes, unaccounted |
 | `PUBLIC_RANGES`   | itself                                                                  | no               |
 
 CIFAR-10 is standardised by fish and vehicles, and these by CIFAR-10. Measured with linear heads on both (IDP-SGD,
 INO-SGD and a fair plan, 3 seeds, 7 learning rates), overall accuracy under either of the first two rows was within 2.1
 points of the third. Chest X-rays are unlike either, so each is scaled on its own: at the best of four learning rates
-IDP-SGD lost 2.8 points of balanced accuracy against `FITTED` (73.9 and 76.7%, 2 seeds).
+IDP-SGD lost 2.8 points of balanced accuracy against `FITTED_SCALING` (73.9 and 76.7%, 2 seeds).
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from inosgd.data.files import refuse
 from inosgd.data.npz import check_labels, names_in, read_npz
 from inosgd.paper.datasets import chest_xray
 from inosgd.paper.datasets.cifar_classes import CIFAR_10, CIFAR_100, FISH, VEHICLES
-from inosgd.paper.datasets.labelled import EACH_ON_ITS_OWN, FITTED, OTHER_DATA, PUBLIC_RANGES, DataSet, LabelledExamples
+from inosgd.paper.datasets.labelled import EACH_ON_ITS_OWN, OTHER_DATA, DataSet, LabelledExamples
+from inosgd.study.study import FITTED_SCALING, PUBLIC_RANGES
 
 Features = npt.NDArray[np.float32]
 
@@ -169,7 +170,7 @@ def standardise_by(others: npt.NDArray[np.floating]) -> Callable[[Features], Fea
 
 _SCALINGS: dict[str, Callable[[Features], Callable[[Features], Features]]] = {
     EACH_ON_ITS_OWN: lambda _: scale_each,
-    FITTED: standardise_by,
+    FITTED_SCALING: standardise_by,
     PUBLIC_RANGES: lambda _: np.array,
 }
 

@@ -11,13 +11,12 @@ import numpy.typing as npt
 from inosgd import _validate
 from inosgd._arrays import ArrayValue, IntArray, frozen_integers
 from inosgd.errors import InvalidArgumentError
+from inosgd.study.study import PUBLIC_RANGES
 
 Inputs = npt.NDArray[np.uint8] | npt.NDArray[np.float32] | npt.NDArray[np.int64]
 
-PUBLIC_RANGES = "public ranges"
 EACH_ON_ITS_OWN = "each example on its own"
 OTHER_DATA = "statistics of other, public data"
-FITTED = "fitted on the training data, not accounted for"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -54,9 +53,9 @@ class DataSet(ArrayValue):
         test: Held-out examples.
         classes: The name of each class; a target is a row of it.
         scaling: How inputs came to be of order one. With `PUBLIC_RANGES`, `EACH_ON_ITS_OWN` and `OTHER_DATA` an input
-            depends on no training example but itself, which costs no privacy. `FITTED` means that statistics of the
-            training examples went into every input: whatever is trained on them has a privacy loss that no ledger
-            holds, and a report has to say so.
+            depends on no training example but itself, which costs no privacy. `FITTED_SCALING` means that statistics
+            of the training examples went into every input: whatever is trained on them has a privacy loss that no
+            ledger holds, and cards and reports say so.
     """
 
     name: str
