@@ -20,7 +20,7 @@ Guarantee:
     the budgets before. The loss of an example remains a function of this example, of the model and of public values,
     so that sampling, order, sensitivity and accounting are what they are without it.
 
-Shares are mixed with a little of the uniform one, so that a class that nobody declared has a finite offset.
+Shares are mixed with a little of the uniform one, so that a class that no owner declared has a finite offset.
 """
 
 from __future__ import annotations

@@ -86,7 +86,7 @@ class DatasetStore:
             raise
 
     def _read(self, indices: list[int]) -> list[Any]:
-        """The examples in the order of ``indices``, whoever read them."""
+        """The examples in the order of ``indices``, whichever process or thread read them."""
         if not self._workers:
             return [self._dataset[index] for index in indices]
         with ThreadPoolExecutor(self._workers) as readers:  # as long as the batch: no thread outlives it

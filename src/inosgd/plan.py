@@ -129,7 +129,7 @@ class Plan(Tabled, ArrayValue):
         accountant: By which accountant ``spent`` is a bound.
         spent: An epsilon for each owner.
         config: What was asked for, so that planning again can ask for the same; None if the phases were made by hand.
-        count: The terms of the count of classes before the first step (`inosgd.counting`); None if nobody is counted.
+        count: The terms of the count of classes before the first step (`inosgd.counting`); None if none are counted.
     """
 
     table: OwnerTable

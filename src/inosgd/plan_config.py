@@ -110,7 +110,7 @@ class PlanConfig:
             mechanism with the same budget has there; None limits epsilon at delta alone.
         allow_large_deltas: Whether a delta may be one over the number of examples or more. Such a delta allows
             publishing an example whole, and is refused as a mistake unless this is True.
-        counting: Whose classes are counted before the first step; None counts nobody's.
+        counting: Whose classes are counted before the first step; None counts none.
     """
 
     steps: int

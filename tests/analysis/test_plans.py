@@ -17,4 +17,4 @@ def test_who_would_gain_by_allowing_more_is_said():
     assert capped.startswith("liberal would gain nothing by allowing more: of ε 8 the plan uses")
     assert "What strict allows is used" in capped
     used = gains_by_more(make_plan(table, replace(config, variant="scale"), verify=False))
-    assert used == "Every owner's budget is used: whoever allows more has a larger signal."
+    assert used == "Every owner's budget is used: an owner that allows more has a larger signal."

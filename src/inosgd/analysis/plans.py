@@ -73,7 +73,7 @@ def gains_by_more(plan: Plan) -> str:
     held_back = rows[is_held_back]
     binding = [table.names[row] for row in rows[~is_held_back]]
     if not len(held_back):
-        return "Every owner's budget is used: whoever allows more has a larger signal."
+        return "Every owner's budget is used: an owner that allows more has a larger signal."
     first = int(held_back[0])
     others = f" and {len(held_back) - 1} more" if len(held_back) > 1 else ""
     named = " and ".join(binding) if len(binding) < 3 else f"{binding[0]}, {binding[1]} and others"

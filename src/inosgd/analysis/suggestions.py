@@ -94,7 +94,7 @@ class Suggestion:
         cost: What it costs at the same budgets.
         to: The new value, where there is one.
         evidence: The numbers that the rule went by.
-        owner: Whom ``because`` names; None for nobody.
+        owner: Whom ``because`` names; None for no owner.
     """
 
     setting: str

@@ -74,12 +74,12 @@ class BudgetClasses:
     def only(self, chosen: IntArray) -> BudgetClasses:
         """Some of the classes, without their owners."""
         names = tuple(self.names[index] for index in chosen)
-        nobody = np.zeros(0, dtype=np.int64)
+        no_owners = np.zeros(0, dtype=np.int64)
         return BudgetClasses(
             self.epsilons[chosen],
             self.deltas[chosen],
             self.examples[chosen],
-            nobody,
+            no_owners,
             names,
             self.limit_deltas[chosen],
             self.limit_epsilons[chosen],

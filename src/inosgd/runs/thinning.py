@@ -8,7 +8,7 @@ nothing, the newest, from which a killed training goes on, and those of publishe
 Guarantee:
     With n checkpoints to choose from, the steps between a checkpoint's neighbours add up to at most twice all steps, so
     the gap that its removal leaves is at most 2 / n of them. A rollback gives up so much more than it had to, and it
-    spends less: nobody's budget rests on which checkpoints are kept.
+    spends less: no owner's budget rests on which checkpoints are kept.
 """
 
 from __future__ import annotations
