@@ -14,7 +14,7 @@ from inosgd.cli.reports import reading_shown_by
 from inosgd.cli.studies import MethodOptions, StudyArgument
 from inosgd.method import AUTO
 from inosgd.study.auto import in_words
-from inosgd.study.readiness import try_model, weaknesses
+from inosgd.study.readiness import weaknesses
 from inosgd.study.running import Prepared, prepare
 
 
@@ -34,8 +34,6 @@ def check_command(
         prepared = prepare(
             options.find(study, reading_shown_by(status), method=options.method, variant=options.variant)
         )
-        status.update("trying the model")
-        try_model(prepared)
     if as_json:
         typer.echo(json.dumps(_described(prepared)))
     else:

@@ -35,7 +35,7 @@ def count_terms(table: OwnerTable, counting: Counting) -> Terms:
         raise UnknownOwnerError(name, f"counting.owners: there is no owner {name!r}; name owners of the table")
     counted = np.array([name in asked for name in table.names]) & (table.sizes > 0)
     if not counted.any():
-        raise InvalidArgumentError("counting.owners: none of them has examples; name owners that have some, or leave counting out")
+        raise InvalidArgumentError("counting.owners: none of them has examples; name owners that have some")
     exact = 1 / (counting.share * gaussian_mu(table.epsilons, table.deltas))
     multipliers = MULTIPLIER_GRID ** np.ceil(np.log(exact) / math.log(MULTIPLIER_GRID))
     errors = np.sqrt(2 / np.pi) / 2 * counting.classes * multipliers / np.maximum(table.sizes, 1)

@@ -1,8 +1,8 @@
 """Readiness: what would weaken a training, found before it starts.
 
-Whatever would *stop* it is raised while it is prepared (`inosgd.study.running.prepare`) and while the model is tried on
-a few examples here. What would *weaken* it is a finding by one of these rules, from the plan and from sizes, which are
-public, and from how many held-out examples there are:
+What would *stop* it is raised while it is prepared (`inosgd.study.running.prepare`), which also tries the model on a few
+examples. What would *weaken* it is a finding by one of these rules, from the plan and from sizes, which are public, and
+from how many held-out examples there are:
 
     seldom      an owner has less than one unit in an expected batch
     drowned     the norm of all steps' noise together, sigma sqrt(parameters) sqrt(T), is at least T times the largest
@@ -22,31 +22,15 @@ import numpy as np
 
 from inosgd.analysis.findings import Finding, noise_ratio
 from inosgd.gradients import parameter_count
-from inosgd.gradients.units import gradients_on
 from inosgd.method import AUTO
-from inosgd.randomness import SeededSource
 from inosgd.study.repeats import repeated_ids
 from inosgd.study.running import Prepared
 from inosgd.study.sources import unused_columns
 
 ONE_EXAMPLE = 1.0
 FEW = 30
-TRIED = 4
 LISTED = 5
 """So many owners or columns are named in a text; the evidence has how many there are."""
-
-
-def try_model(prepared: Prepared) -> None:
-    """Pass a few examples through the engine, with all of its checks. Nothing is kept or released.
-
-    Raises:
-        InosgdError: As the first step would, if the model or its loss is refused.
-    """
-    trainer = prepared.trainer
-    losses = trainer.losses_under(trainer.plan.at(0), trainer.shares)
-    examples = trainer.take(np.arange(min(TRIED, len(trainer.owners))), SeededSource(0))
-    with gradients_on(trainer.engine, prepared.built.model, losses, examples) as gradients:
-        gradients.measure()
 
 
 def weaknesses(prepared: Prepared) -> tuple[Finding, ...]:
