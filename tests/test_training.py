@@ -411,6 +411,35 @@ def test_an_optimizer_that_needs_closures_is_refused_before_anything_is_charged(
     assert ledger.steps == 0
 
 
+@pytest.mark.parametrize(
+    "others",
+    [
+        lambda network: copy.deepcopy(network).parameters(),
+        lambda network: [*network.parameters(), nn.Parameter(torch.zeros(1))],
+        lambda network: [nn.Parameter(torch.zeros(1))],
+    ],
+)
+def test_an_optimizer_of_another_model_is_refused_before_anything_is_charged(others):
+    trainer, network, _ = tiny.parts(tiny.PLAN)
+    ledger, optimizer = Ledger.for_plan(trainer.plan), torch.optim.SGD(others(network), lr=0.1)
+    with pytest.raises(InvalidArgumentError, match=r"its parameters are not those of the model.*replace_batchnorm"):
+        TrainingState.start(trainer, network, optimizer, SeededSource(0), ledger)
+    assert ledger.steps == 0
+
+
+def test_an_optimizer_of_some_parameters_and_of_frozen_ones_is_fine():
+    trainer, network, _ = tiny.parts(tiny.PLAN)
+    network[0].requires_grad_(False)
+    optimizer = torch.optim.SGD([*network[0].parameters(), network[3].weight], lr=0.1)
+    fit(trainer, TrainingState.start(trainer, network, optimizer, SeededSource(0)), steps=1)
+
+
+@pytest.mark.parametrize("losses", [nn.CrossEntropyLoss(), F.cross_entropy])
+def test_a_loss_that_knows_no_model_is_refused(losses):
+    with pytest.raises(InvalidArgumentError, match=r"losses: \w+ knows no model; give supervised"):
+        dataclasses.replace(tiny.trainer_for(tiny.PLAN), losses=losses)
+
+
 @pytest.fixture
 def one_process(tmp_path):
     """A process group of this process alone."""

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.optim.lr_scheduler import LRScheduler
 
 from inosgd import _validate
@@ -102,6 +103,7 @@ class Trainer:
                 "learning_rate_unit='noise': the plan has steps without noise, which would be divided by 0; choose "
                 "'batch', or plan with noise"
             )
+        _check_losses(self.losses)
         store = as_store(self.examples)
         if self.augmentation is not None and self.units is None:
             object.__setattr__(self, "units", Units.one_each(len(store)))
@@ -164,6 +166,11 @@ class TrainingState:
     shares: ClassShares | None = None
     under: Under | None = None
 
+    def __repr__(self) -> str:
+        """Where it stands, in one line."""
+        parts = type(self.model).__name__, type(self.optimizer).__name__
+        return f"TrainingState(step={self.step}, model={parts[0]}, optimizer={parts[1]})"
+
     @property
     def average(self) -> RunningAverage | None:
         """The average of the iterates, if one is kept."""
@@ -221,7 +228,7 @@ class TrainingState:
             raise InvalidArgumentError("ledger: it keeps other owners or budgets than the plan; open one for this plan")
         _check_whole(model)
         _check_precision(model)
-        _check_optimizer(optimizer)
+        _check_optimizer(optimizer, model)
         _check_linear(trainer, optimizer)
         state = cls(model, optimizer, ledger, Streams.of(source), also=also or {})
         _check_same_everywhere(trainer, state)
@@ -433,6 +440,13 @@ def _under(trainer: Trainer, state: TrainingState, terms: Terms) -> Under:
     return state.under
 
 
+def _check_losses(losses: object) -> None:
+    """Raise if it is a loss of outputs and targets, as torch has them, and not one of a model and a batch."""
+    if isinstance(losses, nn.Module) or getattr(losses, "__module__", None) == functional.__name__:
+        name = getattr(losses, "__name__", type(losses).__name__)
+        raise InvalidArgumentError(f"losses: {name} knows no model; give supervised({name})")
+
+
 def _check_units(units: Units | None, store: ExampleStore, owners: Owners) -> None:
     """Raise unless every row has a unit and every unit an owner, and budgets protect what units are."""
     if units is None:
@@ -521,8 +535,14 @@ def _check_adjustable_outputs(trainer: Trainer, model: nn.Module) -> None:
         adjusted(model, trainer.store.take(np.zeros(1, dtype=np.int64)))
 
 
-def _check_optimizer(optimizer: torch.optim.Optimizer) -> None:
-    """Raise if a step evaluates the loss again: only after the first step was charged for would torch say so."""
+def _check_optimizer(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+    """Raise if it would train another model, or if a step evaluates the loss again: budgets would be spent first."""
+    its = {id(each) for group in optimizer.param_groups for each in group["params"]}
+    if its - set(map(id, model.parameters())) or not its & set(map(id, trainable_parameters(model).values())):
+        raise InvalidArgumentError(
+            "optimizer: its parameters are not those of the model; make it from model.parameters(), after whatever "
+            "replaces layers or copies the model, such as replace_batchnorm"
+        )
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise InvalidArgumentError(

@@ -151,3 +151,22 @@ def test_an_error_of_shapes_points_to_classes_last():
     with pytest.raises((RuntimeError, ValueError)) as raised:
         supervised(F.cross_entropy)(Tagger(), batch())
     assert any("classes_last=True" in note for note in raised.value.__notes__)
+
+
+def pooled_losses(loss) -> torch.Tensor:
+    return supervised(loss)(Tagger(pooled=True), batch(pooled=True))
+
+
+@pytest.mark.parametrize("options", [{}, {"label_smoothing": 0.1}, {"weight": torch.tensor([1.0, 2.0, 3.0])}])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+def test_a_module_is_taken_without_its_reduction(options, reduction):
+    module = nn.CrossEntropyLoss(reduction=reduction, **options)
+    expected = pooled_losses(lambda *args, reduction: F.cross_entropy(*args, reduction=reduction, **options))
+    torch.testing.assert_close(pooled_losses(module), expected, rtol=0, atol=0)
+    assert module.reduction == reduction
+
+
+@pytest.mark.parametrize("loss", [lambda outputs, targets: outputs, nn.Linear(2, 2)])
+def test_losses_that_cannot_be_had_for_each_example_are_refused(loss):
+    with pytest.raises(InvalidArgumentError, match=r"loss: .*reduction"):
+        supervised(loss)

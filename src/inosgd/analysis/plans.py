@@ -15,7 +15,7 @@ from inosgd.errors import InfeasibleError
 from inosgd.owners import OwnerTable
 from inosgd.plan import Plan
 from inosgd.planning import VARIANTS, PlanConfig, make_plan
-from inosgd.planning.signals import signal_ratio, signals, widest_angle
+from inosgd.planning.signals import signal_ratio, signal_ratio_per_example, signals, widest_angle
 from inosgd.shown import rounded_up
 
 MOST_OWNERS = 12
@@ -53,6 +53,7 @@ def describe_plan(plan: Plan, profile: bool, everyone: bool) -> dict[str, Any]:
         "expected_batch_size": terms.expected_batch_size,
         "rate_of_noise_unit": terms.expected_batch_size / terms.noise_scale,
         "signal_ratio": signal_ratio(plan),
+        "signal_ratio_per_example": signal_ratio_per_example(plan),
         "widest_angle": widest_angle(plan),
         "owner_count": len(plan.table),
         "unit": plan.table.unit,

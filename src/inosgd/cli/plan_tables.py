@@ -35,8 +35,9 @@ def plan_tables(described: dict[str, Any]) -> list[Table | str]:
         shown.append(f"Of {described['owner_count']} owners: the strictest, the median and the most liberal.")
     shown.append(
         f"Noise scale {described['noise_scale']:.6g}, expected batch {described['expected_batch_size']:.6g}. The "
-        f"largest signal is {described['signal_ratio']:.3g} times the smallest: every owner's loss can fall "
-        f"up to an angle of {described['widest_angle']:.0f}° between gradients."
+        f"largest signal of an owner is {described['signal_ratio']:.3g} times the smallest, and "
+        f"{described['signal_ratio_per_example']:.3g} times per example. By Thm. 3.1 of the paper the losses of any two "
+        f"owners can fall together if their gradients are less than {described['widest_angle']:.0f}° apart."
     )
     if "filter" in described:
         cost = described["filter"]["noise_by_filter"] / described["filter"]["noise_by_pld"] - 1

@@ -11,8 +11,10 @@ model:
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -127,18 +129,55 @@ def supervised(loss: Callable[..., torch.Tensor], *, classes_last: bool = False,
     """Losses for batches of inputs and targets, from a function such as ``torch.nn.functional.cross_entropy``.
 
     ``loss`` is called as ``loss(model(inputs), targets, reduction="none")``; what it returns beyond the first
-    dimension (a loss per token, say) is averaged within each example, places that it ignores included as 0.
+    dimension (a loss per token, say) is averaged within each example, places that it ignores included as 0. A module
+    such as ``torch.nn.CrossEntropyLoss()`` is taken without its reduction. Weights of classes then multiply each
+    example's loss, and are not divided by their sum over the batch, as torch does for a mean.
 
     A batch is a pair ``(inputs, targets)``, whose inputs are given to the model as they are, or a dictionary. What a
     dictionary has beside the targets is passed by name, ``model(**inputs)``; the targets are not, so that no model
     computes a mean over the batch. A model may return a tensor, or an object or dictionary with ``logits``.
 
     Args:
-        loss: The function.
+        loss: The function or module.
         classes_last: Whether outputs have the shape (examples, places, classes); torch's losses have classes second.
         targets: What the targets are called in batches that are dictionaries.
+
+    Raises:
+        InvalidArgumentError: If the loss cannot be had for each example.
     """
+    if isinstance(loss, nn.Module):
+        loss = _without_reduction(loss)
+    elif not _takes_reduction(loss):
+        raise InvalidArgumentError(
+            f"loss: {getattr(loss, '__name__', loss)} is not called with reduction='none'; give a function of outputs, "
+            "targets and reduction, or write losses of a model and a batch yourself"
+        )
     return Supervised(loss, classes_last=classes_last, targets=targets)
+
+
+def _without_reduction(loss: nn.Module) -> Callable[..., torch.Tensor]:
+    if not hasattr(loss, "reduction"):
+        raise InvalidArgumentError(
+            f"loss: {type(loss).__name__} has no reduction to be left out; give a loss of torch.nn, or a function"
+        )
+    each = copy(loss)
+    vars(each)["reduction"] = "none"
+
+    def called(outputs: torch.Tensor, targets: Any, reduction: str) -> torch.Tensor:
+        values: torch.Tensor = each(outputs, targets)
+        return values
+
+    return called
+
+
+def _takes_reduction(loss: Callable[..., torch.Tensor]) -> bool:
+    try:
+        inspect.signature(loss).bind(None, None, reduction="none")
+    except TypeError:
+        return False
+    except ValueError:  # one of torch's that is not written in Python
+        return True
+    return True
 
 
 def _refuse_other_device(model: nn.Module, examples: Examples) -> None:

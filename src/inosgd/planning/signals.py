@@ -16,8 +16,17 @@ def signals(plan: Plan, step: int = 0) -> FloatArray:
 
 def signal_ratio(plan: Plan, step: int = 0) -> float:
     """The largest signal of any owner with examples over the smallest."""
-    present = signals(plan, step)[plan.table.sizes > 0]
-    return float(present.max() / present.min()) if present.min() > 0 else math.inf
+    return _ratio(signals(plan, step)[plan.table.sizes > 0])
+
+
+def signal_ratio_per_example(plan: Plan, step: int = 0) -> float:
+    """The same for signals per example, s_n / |D_n|, which fair plans bring close to each other."""
+    present = plan.table.sizes > 0
+    return _ratio(signals(plan, step)[present] / plan.table.sizes[present])
+
+
+def _ratio(values: FloatArray) -> float:
+    return float(values.max() / values.min()) if values.min() > 0 else math.inf
 
 
 def widest_angle(plan: Plan, step: int = 0) -> float:

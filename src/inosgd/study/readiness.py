@@ -1,8 +1,8 @@
 """Readiness: what would weaken a training, found before it starts.
 
-What would *stop* it is raised while it is prepared (`inosgd.study.running.prepare`), which also tries the model on a few
-examples. What would *weaken* it is a finding by one of these rules, from the plan and from sizes, which are public, and
-from how many held-out examples there are:
+What would *stop* it is raised while it is prepared (`inosgd.study.running.prepare`), which also tries the model on a
+few examples. What would *weaken* it is a finding by one of these rules, from the plan and from sizes, which are public,
+and from how many held-out examples there are:
 
     seldom      an owner has less than one unit in an expected batch
     drowned     the norm of all steps' noise together, sigma sqrt(parameters) sqrt(T), is at least T times the largest
