@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import stat
 
 import pytest
@@ -51,6 +53,16 @@ def test_the_folder_is_complete_and_private(report, inosgd_once):
 def test_the_same_seeds_give_the_same_numbers(report, inosgd):
     again = json.loads(inosgd(*QUICK, "--methods", "ino-sgd", "--json", "--out", "again").out)
     assert untimed(again) == untimed(report)
+
+
+def test_answers_are_about_the_methods_that_were_asked_for(report, inosgd_once, inosgd, tmp_path):
+    """The folder has others, which answers may not speak of, and whose tables are not shown."""
+    shutil.copytree(inosgd_once.folder / "run", tmp_path / "run")
+    outcome = inosgd(*QUICK, "--methods", "dp-sgd", "--json", "--out", "run")
+    found = json.loads(outcome.out)
+    said = json.dumps([each for each in found["answers"] if each["question"] != "What next?"])
+    assert "dp-sgd" in said
+    assert not [name for name in METHODS if name != "dp-sgd" and re.search(rf"(?<![\w-]){name}(?![\w-])", said)]
 
 
 @pytest.mark.long  # `tests/compare` has the same without the program

@@ -31,8 +31,8 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.method import METHODS, method_named
 from inosgd.parallel.workers import Workers
 from inosgd.plan_config import VARIANTS
+from inosgd.report.comparisons import material_of
 from inosgd.report.measuring import measure_and_keep
-from inosgd.report.reading import read_run
 from inosgd.shown import BUDGET, SPENT, learning_rate_shown
 from inosgd.study.account import note_look
 from inosgd.study.study import Study
@@ -126,7 +126,7 @@ def comparison_report(
 ) -> dict[str, Any]:
     """What came of the entrants that were asked for, as plain values."""
     rows = {row.label: store.of(row, seeds) for row in entered}
-    material = read_run(store.path.parent)
+    material = material_of(store.common, [result for found in rows.values() for result in found], store.path.parent)
     return {
         "study": study.name,
         "description": study.description,
@@ -189,7 +189,7 @@ def show(found: Mapping[str, Any], *, as_json: bool) -> None:
 
 def _method_table(found: Mapping[str, Any]) -> Table:
     columns = {"overall": "overall", "worst": "worst owner", "most_private": "strictest"}
-    tested = len(found["seeds"]) >= FEWEST_PAIRS
+    tested = len(found["seeds"]) >= FEWEST_PAIRS and views.BASELINE in found["summary"]
     table = plain_table(
         "method", "plan", right=(*columns.values(), *([f"p (worst, against {views.BASELINE})"] if tested else []))
     )

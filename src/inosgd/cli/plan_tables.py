@@ -36,8 +36,8 @@ def plan_tables(described: dict[str, Any]) -> list[Table | str]:
     shown.append(
         f"Noise scale {described['noise_scale']:.6g}, expected batch {described['expected_batch_size']:.6g}. The "
         f"largest signal of an owner is {described['signal_ratio']:.3g} times the smallest, and "
-        f"{described['signal_ratio_per_example']:.3g} times per example. By Thm. 3.1 of the paper the losses of any two "
-        f"owners can fall together if their gradients are less than {described['widest_angle']:.0f}° apart."
+        f"{described['signal_ratio_per_example']:.3g} times per example. By Thm. 3.1 of the paper the losses of any "
+        f"two owners can fall together if their gradients are less than {described['widest_angle']:.0f}° apart."
     )
     if "filter" in described:
         cost = described["filter"]["noise_by_filter"] / described["filter"]["noise_by_pld"] - 1

@@ -30,6 +30,11 @@ def read_comparison(folder: Path) -> Material:
     common, results = read_results(folder / "results.jsonl")
     if not results:
         raise InvalidArgumentError(f"{folder}: no training is finished yet; come back when one is")
+    return material_of(common, results, folder)
+
+
+def material_of(common: Common, results: Sequence[Result], folder: Path) -> Material:
+    """The material of some results, with what ``folder`` keeps beside them about their rows."""
     rows = _rows(results)
     main = main_labels(rows)
     seeds = max(len(row.results) for row in rows if row.label in main)
