@@ -88,12 +88,29 @@ def test_a_budget_that_is_used_up_is_refused_by_name_and_leaves_nothing(inosgd, 
     inosgd("account", "budget", URL, "hospital_b", 0.9)
     outcome = train(inosgd, path, "again")
     assert outcome.code == 2
-    assert "owner 'hospital_b': nothing is left in its account" in outcome.err
+    assert "account: 'hospital_b' has 0 % of its room left" in outcome.err
     assert not (tmp_path / "again").exists()
     assert shown(inosgd)["reserved"] == []
     owner = shown(inosgd, "--owner", "hospital_b")["owners"]["hospital_b"]
     assert owner["left"] == 0
     assert owner["spent"] > owner["room"]  # what was spent before is shown as it is
+
+
+def test_what_an_account_has_left_is_said_before_it_is_spent(inosgd, tmp_path):
+    path = write_study(tmp_path, ACCOUNT)
+    assert inosgd("account", "create", URL, "--study", path).code == 0
+    assert "of the account is left" not in inosgd("check", path).out
+    assert train(inosgd, path).code == 0
+    used_up = inosgd("check", path)
+    assert used_up.code == 2
+    assert "of its room left, and the noise of the whole training" in " ".join(used_up.err.split())
+    for name, epsilon in (("hospital_a", 1.05), ("hospital_b", 12.0), ("clinic", 50.0)):
+        inosgd("account", "budget", URL, name, epsilon)
+    found = json.loads(inosgd("check", path, "--json").out)["findings"]
+    (finding,) = [each for each in found if each["kind"] == "little-left"]
+    assert finding["evidence"]["owners"] == 1
+    assert finding["text"].startswith("hospital_a: ")
+    assert finding["text"] in " ".join(train(inosgd, path, "again").err.split())
 
 
 @pytest.mark.parametrize("after", [0, 6])

@@ -256,7 +256,8 @@ def test_budgets_plans_for_what_accounts_leave(train, inosgd, tmp_path):
         raise KeyboardInterrupt
 
     assert train({6: interrupt}).code == 130
-    change("hospital_b", 4.0)
+    for name in ("hospital_a", "hospital_b", "clinic"):
+        change(name, 12.0)
     assert inosgd("train", "study.toml", "--out", "other", "--no-report").code == 0  # it takes some of what was left
     proposed = inosgd("budgets", "run", "--set", "hospital_b=4", "--yes", "--json")
     assert proposed.code == 0, proposed.err

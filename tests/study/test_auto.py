@@ -14,6 +14,7 @@ from inosgd.adjustment import Adjustment, class_signals
 from inosgd.analysis.task import classification, multi_label, regression
 from inosgd.averaging import Averaging
 from inosgd.class_shares import ClassShares
+from inosgd.errors import InvalidArgumentError
 from inosgd.method import AUTO, METHODS
 from inosgd.owners import Owners, OwnerTable
 from inosgd.plan import Terms
@@ -104,6 +105,13 @@ def test_short_trainings_average_over_fewer_iterates():
     for steps, decay in ((5, 0.0), (40, 0.75), (100, 0.9), (5000, 0.9)):
         chosen = choose(CONFIG.changed({"steps": steps}), data_with(1.0, 1.0))
         assert chosen.averaging.decay == pytest.approx(decay)
+
+
+def test_an_adjustment_that_is_asked_for_is_not_dropped_where_it_cannot_be_had():
+    asked = CONFIG.changed({"adjustment.tau": 1.0})
+    with pytest.raises(InvalidArgumentError, match="adjustment: it needs class shares"):
+        settled(asked, data_with(None, None))
+    assert settled(CONFIG, data_with(None, None)).method.adjustment is None
 
 
 def test_what_is_asked_for_stays():

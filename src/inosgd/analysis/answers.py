@@ -169,7 +169,7 @@ def about_next(suggested: Sequence[Suggestion], again: str = AGAIN, *, good: boo
     if not suggested and good is False:
         return Answer(NEXT, UNEXPLAINED)
     if not suggested:
-        return Answer(NEXT, "No rule has a suggestion: nothing on this page speaks for a change of settings.")
+        return Answer(NEXT, "No rule has a suggestion from these results.")
     listed = " ".join(f"({number}) {each}" for number, each in enumerate(suggested, 1))
     return Answer(NEXT, f"{listed if len(suggested) > 1 else suggested[0]} {again}")
 

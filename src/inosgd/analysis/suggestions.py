@@ -26,8 +26,8 @@ from inosgd.plan import Plan
 from inosgd.planning.signals import signals
 
 AGAIN = (
-    "Another training on the same examples spends every owner's budget once more, up to twice the ε in total, unless "
-    "an account keeps room for it (inosgd account) or inosgd tune --private chooses."
+    "Another training on the same examples spends the budgets again, up to twice the ε in total. Trainings on one "
+    "account (inosgd account) stay within its budgets together, and inosgd tune --private chooses within them."
 )
 
 COMPARED = (
@@ -244,7 +244,7 @@ def smaller_rate(curve: Sequence[Evaluation], setup: Setup) -> Iterator[Suggesti
         f"Try a third of the learning rate{_from_to(setup.learning_rate, 1 / 3)}.",
         f"The training diverged: {final.scored_by} was {shown(best.overall)} after step {best.step} and is "
         f"{shown(final.overall)} at the end.",
-        "It costs no budget: plan and noise stay the same.",
+        "Plan and noise stay the same.",
         _times(setup.learning_rate, 1 / 3),
         {"best": best.overall, "best_step": best.step, "end": final.overall},
     )
@@ -267,7 +267,7 @@ def larger_rate(curve: Sequence[Evaluation], setup: Setup) -> Iterator[Suggestio
         f"Try twice the learning rate{_from_to(setup.learning_rate, 2)}.",
         "The loss was still falling at the end, along a smooth line: it strayed by "
         f"{percent(stray / fall, 0)} of its fall since step {end[0].step}.",
-        "It costs no budget: plan and noise stay the same.",
+        "Plan and noise stay the same.",
         _times(setup.learning_rate, 2),
         {"fall": fall, "strayed": stray},
     )
@@ -293,7 +293,7 @@ def too_sure(curve: Sequence[Evaluation], setup: Setup) -> Iterator[Suggestion]:
         f"The loss on held-out examples is {final.loss:.2f}, and with equal probabilities for all classes it would be "
         f"{equal:.2f}: the model is sure of wrong classes. From one evaluation to the next it goes up and down by "
         f"{stray:.2f}.",
-        "It costs no budget: plan and noise stay the same.",
+        "Plan and noise stay the same.",
         _times(setup.learning_rate, 1 / 3),
         {"loss": final.loss, "equal_probabilities": equal, "strayed": stray},
     )
@@ -313,7 +313,7 @@ def unmoved(curve: Sequence[Evaluation], setup: Setup) -> Iterator[Suggestion]:
         f"Try four times the learning rate{_from_to(setup.learning_rate, 4)}.",
         f"The loss on held-out examples is {final.loss:.2f}, hardly other than the {equal:.2f} of equal probabilities "
         "for all classes.",
-        "It costs no budget: plan and noise stay the same.",
+        "Plan and noise stay the same.",
         _times(setup.learning_rate, 4),
         {"loss": final.loss, "equal_probabilities": equal},
     )
@@ -375,7 +375,7 @@ def steadier(curve: Sequence[Evaluation], setup: Setup) -> Iterator[Suggestion]:
         "averaging",
         'Try averaging = "exponential": the model is then an average of the iterates.',
         f"At the end the score goes up and down by {curve[-1].scoring.change(stray).lstrip('+')} between evaluations.",
-        "It costs no budget: an average is computed from what was released.",
+        "An average is computed from what was released, and costs nothing.",
         "exponential",
         {"strayed": stray},
     )
@@ -474,7 +474,7 @@ def classes_alike(curve: Sequence[Evaluation], setup: Setup, classes: Sequence[s
             "adjustment",
             'Try target = "classes" in [training.adjustment], with class shares declared or counted.',
             f"Of class {name}, {percent(recall, 0)} are recognised; it has {percent(share, 0)} of held-out examples.",
-            "It costs no budget if class shares are declared; rare classes gain, and overall accuracy may fall.",
+            "Declared class shares cost nothing; rare classes gain, and overall accuracy may fall.",
             "classes",
             {"recall": recall, "share": share},
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -40,7 +40,7 @@ def check_command(
         _print(prepared)
 
 
-def _described(prepared: Prepared) -> dict[str, object]:
+def _described(prepared: Prepared) -> dict[str, Any]:
     plan, data = prepared.trainer.plan, prepared.data
     return {
         "study": prepared.study.name,
@@ -56,6 +56,9 @@ def _described(prepared: Prepared) -> dict[str, object]:
 
 def _print(prepared: Prepared) -> None:
     described, out = _described(prepared), results()
+    weaker = len(prepared.warnings) + len(described["findings"])
+    verdict = f"{weaker} {'thing weakens' if weaker == 1 else 'things weaken'} it" if weaker else "nothing weakens it"
+    out.print(f"[bold]Nothing would stop this training; {verdict}.[/]\n")
     held_out = "held out" if prepared.trainer.units is None else "held-out examples"
     table = plain_table("study", right=(prepared.trainer.plan.table.units, held_out, "owners", "steps"))
     keys = ("examples", "held_out", "owners", "steps")
@@ -65,10 +68,5 @@ def _print(prepared: Prepared) -> None:
         out.print(f"{escape(in_words(prepared.study.config))}.\n", soft_wrap=True)
     for warning in prepared.warnings:
         out.print(f"[bold]{escape(warning)}[/]", soft_wrap=True)
-    found = weaknesses(prepared)
-    for finding in found:
-        out.print(f"- {escape(finding.text)}", soft_wrap=True)
-    verdict = "Nothing would stop this training" + (
-        "; what would weaken it is above." if found or prepared.warnings else ", and nothing was found that weakens it."
-    )
-    out.print(verdict, soft_wrap=True)
+    for finding in described["findings"]:
+        out.print(f"- {escape(finding['text'])}", soft_wrap=True)

@@ -26,6 +26,7 @@ from inosgd.errors import InosgdError, InvalidArgumentError, PeerLostError
 from inosgd.method import AUTO
 from inosgd.runs.folder import RunFolder
 from inosgd.study.auto import in_words
+from inosgd.study.readiness import weaknesses
 from inosgd.study.running import Prepared, begin_training, create_run, finish, follow, prepare
 from inosgd.study.yardstick import keep_yardstick, train_yardstick
 
@@ -74,6 +75,8 @@ def train_command(
             return
         if prepared.study.config.method.name == AUTO.name:
             messages().print(in_words(prepared.study.config), soft_wrap=True)
+        for finding in weaknesses(prepared):
+            messages().print(f"- {escape(finding.text)}", soft_wrap=True)
         with run.lock() as locked, resumable(run):
             state = begin_training(locked, prepared)
             steps = prepared.trainer.plan.steps

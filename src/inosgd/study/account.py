@@ -32,10 +32,14 @@ from inosgd.planning import Rooms
 from inosgd.runs.folder import LockedRun, RunFolder
 from inosgd.runs.progression import Changes, Proposal, carry_out, propose
 from inosgd.runs.resuming import same_noise_again
+from inosgd.shown import rounded_down
 from inosgd.study.schema import AccountSection
 from inosgd.study.study import Study, StudyData
 
 ROWS_AT_ONCE = 4096
+
+LEAST_SHARE = 0.01
+"""An owner with less than this share of its room left takes part in no new training."""
 
 
 def account_of(study: Study) -> AccountSection | None:
@@ -58,12 +62,36 @@ def collection_of(study: Study) -> str | None:
 
 
 def rooms_of(study: Study, table: OwnerTable) -> Rooms | None:
-    """What the study's account leaves to the owners of ``table``; None without an account."""
+    """What the study's account leaves to the owners of ``table``; None without an account.
+
+    Raises:
+        AccountError: If an owner has less than `LEAST_SHARE` of its room left, so that a training would spend the other
+            owners' budgets on a model of noise.
+    """
     account = account_of(study)
     if account is None:
         return None
+    shares = shares_left(study, table)
+    least = min(shares, key=lambda name: shares[name], default=None)
+    if least is not None and shares[least] < LEAST_SHARE:
+        raise AccountError(
+            f"account: {least!r} has {rounded_down(100 * shares[least], 3)} % of its room left, and the noise of the "
+            "whole training would follow from it; raise its budget, or train without its examples (a share in "
+            "[account] keeps room for later trainings)"
+        )
     with open_book(study) as book:
         return book.left(account.collection, table, share=account.share)
+
+
+def shares_left(study: Study, table: OwnerTable) -> dict[str, float]:
+    """Which share of its room each owner with examples has left in the study's account; empty without an account."""
+    account = account_of(study)
+    if account is None:
+        return {}
+    with open_book(study) as book:
+        left, whole = (ask(account.collection, table).divergences for ask in (book.left, book.whole))
+    shares = np.divide(left, whole, out=np.zeros_like(left), where=whole > 0)
+    return {name: float(share) for (name, _, size), share in zip(table, shares, strict=True) if size > 0}
 
 
 def note_look(study: Study, purpose: str) -> None:

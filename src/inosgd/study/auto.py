@@ -59,7 +59,8 @@ def choose(config: TrainingConfig, data: StudyData, planned: PlanConfig | None =
     """
     if config.method.name != AUTO.name:
         return config
-    if data.task.kind != "classification" or (data.shares is None and not config.count_classes):
+    adjustable = data.task.kind == "classification" and (data.shares is not None or config.count_classes)
+    if not adjustable and config.method.adjustment == AUTO.adjustment:  # one that was asked for is refused in `settled`
         config = dataclasses.replace(config, method=dataclasses.replace(config.method, adjustment=None))
     if planned is not None:
         config = _planned_as(config, planned.variant, planned.fairness)

@@ -9,6 +9,7 @@ and from how many held-out examples there are:
                 sum that an expected batch can have: it would be so if every gradient pointed the same way
     few-judged  an owner has fewer than 30 held-out examples, so that its score is known to some 10 points at best
     no-shares   `auto` has no class shares to adjust the loss by
+    little-left an owner has less than a quarter of its account left, and the noise of all follows from it
     unsaid      columns of the tables that the study neither uses nor ignores by name
     repeated-ids  a column that is not used looks as if several rows were about one person (`inosgd.study.repeats`)
 """
@@ -23,12 +24,15 @@ import numpy as np
 from inosgd.analysis.findings import Finding, noise_ratio
 from inosgd.gradients import parameter_count
 from inosgd.method import AUTO
+from inosgd.shown import rounded_down
+from inosgd.study.account import shares_left
 from inosgd.study.repeats import repeated_ids
 from inosgd.study.running import Prepared
 from inosgd.study.sources import unused_columns
 
 ONE_EXAMPLE = 1.0
 FEW = 30
+LITTLE = 0.25
 LISTED = 5
 """So many owners or columns are named in a text; the evidence has how many there are."""
 
@@ -40,6 +44,7 @@ def weaknesses(prepared: Prepared) -> tuple[Finding, ...]:
         *_drowned(prepared),
         *(() if file is None else repeated_ids(file)),
         *_no_shares(prepared),
+        *_little_left(prepared),
         *_seldom(prepared),
         *_few_judged(prepared),
         *_unsaid(prepared),
@@ -65,6 +70,17 @@ def _no_shares(prepared: Prepared) -> Iterator[Finding]:
             "public, or count them under the budgets with shares.count = true."
         )
         yield Finding("no-shares", "the model", text, {})
+
+
+def _little_left(prepared: Prepared) -> Iterator[Finding]:
+    shares = shares_left(prepared.study, prepared.trainer.plan.table)
+    few = [name for name, share in shares.items() if share < LITTLE]
+    if few:
+        text = (
+            f"{_shown(few)}: {rounded_down(100 * shares[few[0]], 3)} % of the account is left, and the noise of the "
+            "whole training follows from it. Raise the budget, or train without these examples."
+        )
+        yield Finding("little-left", "owners", text, {"owners": len(few), "share": shares[few[0]]})
 
 
 def _seldom(prepared: Prepared) -> Iterator[Finding]:
