@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, LayerCall, ReferenceEngine, register_rule
-from inosgd.gradients.rules import Dense, Lookups, forms, functions, normalization, rule, rule_for, sums
+from inosgd.gradients.rules import Dense, Lookups, forms, normalization, rule, rule_for, sums, watch
 from inosgd.gradients.rules.convolution import Convolved, Geometry
 from inosgd.gradients.rules.embedding import embedding_rule
 from inosgd.gradients.rules.forms import CHUNK_ELEMENTS, SharedLookups, Summed, affine
@@ -639,7 +639,7 @@ class TestFallback:
         by_rule = by_engine(BookkeepingEngine(), layer, inputs)
         monkeypatch.setattr(rule, "_RULES", {})
         assert_close(by_engine(BookkeepingEngine(), layer, inputs), by_rule, 1e-10)
-        monkeypatch.setattr(functions, "RULED", {})
+        monkeypatch.setattr(watch, "RULED", {})
         assert_close(by_engine(BookkeepingEngine(), layer, inputs), by_rule, 1e-10)
 
     def test_registered_rule_is_used(self):

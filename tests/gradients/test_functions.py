@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, ReferenceEngine
-from inosgd.gradients.rules import Lookups, Summed, functions
+from inosgd.gradients.rules import Lookups, Summed, carried, mapped, watch
 from tests.gradients.gradient_oracle import assert_close, assert_engine_exact, by_engine, by_loop, squared_output
 
 ENGINE = BookkeepingEngine()
@@ -286,8 +286,8 @@ class TestExact:
     def test_mapping_agrees_with_the_rules(self, name, make, monkeypatch):
         model, inputs = make(name)
         by_rule = by_engine(ENGINE, model, inputs)
-        monkeypatch.setattr(functions, "RULED", {})
-        monkeypatch.setattr(functions, "MAPS", {})
+        monkeypatch.setattr(watch, "RULED", {})
+        monkeypatch.setattr(watch, "MAPS", {})
         assert_close(by_engine(ENGINE, model, inputs), by_rule, 1e-10)
 
     def test_in_pieces(self, make):
@@ -318,7 +318,7 @@ class TestExact:
             raise RuntimeError("no batching rule")
 
         model, inputs = make("einsum")
-        monkeypatch.setattr(functions, "vmap", lambda _: fails)
+        monkeypatch.setattr(mapped, "vmap", lambda _: fails)
         assert_engine_exact(model, inputs)
 
 
@@ -413,9 +413,9 @@ class TestRefused:
             by_engine(ENGINE, model, normal(5, 3))
 
     def test_gradients_that_are_pulled_back_wrongly(self, make, monkeypatch):
-        plain = functions._through_graph
+        plain = carried.through_graph
         monkeypatch.setattr(
-            functions, "_through_graph", lambda *given: {key: 0.9 * part for key, part in plain(*given).items()}
+            carried, "through_graph", lambda *given: {key: 0.9 * part for key, part in plain(*given).items()}
         )
         model, inputs = make("normalised weight")
         with pytest.raises(InvalidArgumentError, match=r"not what autograd gives|clipped too little"):

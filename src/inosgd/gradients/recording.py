@@ -40,15 +40,17 @@ from inosgd.gradients.engine import (
     with_tensors,
 )
 from inosgd.gradients.inplace import can_run_out_of_place, out_of_place, overwrites
+from inosgd.gradients.rules.arguments import tensors_in
 from inosgd.gradients.rules.chain import ChainGradients, FoldedChain
 from inosgd.gradients.rules.chain_kernel import KernelGradients
 from inosgd.gradients.rules.forms import Bounds, Dense, Form, Summed, bounds_of_all, by_parameter
-from inosgd.gradients.rules.functions import RECORDED, Watch, tensors_in
+from inosgd.gradients.rules.functions import RECORDED
 from inosgd.gradients.rules.linear import by_columns
 from inosgd.gradients.rules.recorder import READINGS, Reading, Record, Recorder, Rehearsal
 from inosgd.gradients.rules.recurrent import note_packing
 from inosgd.gradients.rules.rule import Gradients, rule_for
 from inosgd.gradients.rules.sums import held_sums
+from inosgd.gradients.rules.watch import Watch
 from inosgd.gradients.written import Table, tables_of, unwritten
 from inosgd.rounding import CANCELLATION, ROUNDOFFS
 

@@ -105,7 +105,7 @@ class Record(NamedTuple):
 
 
 class Watching(Protocol):
-    """See `inosgd.gradients.rules.functions.Watch`."""
+    """See `inosgd.gradients.rules.watch.Watch`."""
 
     used: bool
     events: int
