@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from inosgd.gradients import checks, invariance
-from inosgd.gradients.recording import Seen
+from inosgd.gradients.seen import Seen
 
 PROBED_SIZES = invariance._sizes
 

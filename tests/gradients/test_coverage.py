@@ -11,8 +11,9 @@ from torch.utils.checkpoint import checkpoint
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine
 from inosgd.gradients.coverage import uncovered
-from inosgd.gradients.recording import Task, forward
+from inosgd.gradients.recording import forward
 from inosgd.gradients.rules.recorder import Recorder
+from inosgd.gradients.task import Task
 from tests.gradients.gradient_oracle import (
     assert_close,
     assert_engine_exact,

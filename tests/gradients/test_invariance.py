@@ -18,8 +18,9 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, GradientEngine, ReferenceEngine, invariance, supervised
 from inosgd.gradients.bookkeeping import TOGETHER, added_up
 from inosgd.gradients.invariance import Sizes, laid_out, made_up, padded_size, passing, rows_of_block
-from inosgd.gradients.recording import Task, record_pass
+from inosgd.gradients.recording import record_pass
 from inosgd.gradients.rules import sums
+from inosgd.gradients.task import Task
 from inosgd.models import character_lstm, mnist_cnn, paper_mlp, small_transformer
 from inosgd.rounding import ROUNDOFFS
 

@@ -14,7 +14,8 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, ReferenceEngine, checks, invariance, supervised
 from inosgd.gradients.engine import Supervised
 from inosgd.gradients.kinds import kind_of
-from inosgd.gradients.recording import Task, record_pass
+from inosgd.gradients.recording import record_pass
+from inosgd.gradients.task import Task
 from inosgd.models import character_lstm, mnist_cnn, small_transformer
 
 LOSSES = supervised(functional.cross_entropy)

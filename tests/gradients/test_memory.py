@@ -13,7 +13,7 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine
 from inosgd.gradients.bookkeeping import SplitBatch
 from inosgd.gradients.memory import LiveBytes, examples_that_fit
-from inosgd.gradients.recording import Task
+from inosgd.gradients.task import Task
 from tests.gradients.gradient_oracle import Results, assert_close, by_engine, squared_output
 from tests.properties import tries
 

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from inosgd.errors import InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine, ReferenceEngine, supervised
 from inosgd.gradients.checks import check_structure
-from inosgd.gradients.recording import Task
+from inosgd.gradients.task import Task
 from inosgd.gradients.values import _different, moved
 from tests.gradients.conftest import leave_values_unchecked
 from tests.gradients.gradient_oracle import unseen_linear

@@ -25,8 +25,11 @@ from inosgd.gradients.checks import check_structure
 from inosgd.gradients.engine import BatchGradients, ExampleLosses, Examples, Measured, count_examples
 from inosgd.gradients.invariance import laid_out, passing
 from inosgd.gradients.memory import examples_that_fit
+from inosgd.gradients.page import Page
 from inosgd.gradients.precision import full_precision
-from inosgd.gradients.recording import Page, Task, UncheckedError, flatten, record_pass, take
+from inosgd.gradients.recording import flatten, record_pass, take
+from inosgd.gradients.seen import UncheckedError
+from inosgd.gradients.task import Task
 
 TOGETHER = 512
 """How many sums of pieces are added up one after the other."""

@@ -21,8 +21,10 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.gradients.engine import ExampleLosses, Examples, count_examples, tensors_of
 from inosgd.gradients.inplace import can_run_out_of_place, overwrites
 from inosgd.gradients.kinds import kind_of
-from inosgd.gradients.recording import Seen, Task, take
+from inosgd.gradients.recording import take
 from inosgd.gradients.rules.recorder import READINGS, LayoutError, Reading
+from inosgd.gradients.seen import Seen
+from inosgd.gradients.task import Task
 from inosgd.gradients.values import check_values
 
 State = tuple[object, ...]

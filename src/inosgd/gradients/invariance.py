@@ -43,7 +43,9 @@ from inosgd._arrays import FloatArray, IntArray
 from inosgd.gradients.draws import HeldDraws
 from inosgd.gradients.engine import BatchGradients, ExampleLosses, Examples, count_examples, tensors_of
 from inosgd.gradients.kinds import kind_of
-from inosgd.gradients.recording import RaggedError, Task, UncheckedError, take
+from inosgd.gradients.recording import take
+from inosgd.gradients.seen import RaggedError, UncheckedError
+from inosgd.gradients.task import Task
 from inosgd.gradients.values import PERTURBATION, moved
 
 UNITS = (8, 16, 32, 64)

@@ -18,8 +18,8 @@ from torch import nn
 from torch.nn.modules.module import _has_any_global_hook
 
 from inosgd.gradients.engine import ExampleLosses, Supervised
-from inosgd.gradients.recording import Task
 from inosgd.gradients.rules.rule import rule_for
+from inosgd.gradients.task import Task
 
 _CONTENTS = ("_parameters", "_buffers", "_modules")
 _PLAIN = (bool, int, float, complex, str, type(None), type, torch.dtype, torch.device)

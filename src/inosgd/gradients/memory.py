@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from inosgd._arrays import FloatArray
 from inosgd.gradients.engine import Examples, count_examples
-from inosgd.gradients.recording import Task, record_pass
+from inosgd.gradients.recording import record_pass
+from inosgd.gradients.task import Task
 
 _PROBES = (2, 4)
 """On how many examples memory is measured."""

@@ -27,7 +27,8 @@ from inosgd.gradients.engine import (
 from inosgd.gradients.inplace import out_of_place
 from inosgd.gradients.invariance import laid_out, pass_one_by_one, rows_of_block
 from inosgd.gradients.precision import full_precision
-from inosgd.gradients.recording import Task, take
+from inosgd.gradients.recording import take
+from inosgd.gradients.task import Task
 from inosgd.gradients.written import unwritten
 from inosgd.mechanism import combine, row_norms
 

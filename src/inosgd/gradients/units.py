@@ -43,7 +43,7 @@ from inosgd.gradients.engine import (
     with_tensors,
 )
 from inosgd.gradients.memory import examples_that_fit
-from inosgd.gradients.recording import Task
+from inosgd.gradients.task import Task
 from inosgd.mechanism import row_norms
 from inosgd.units import DrawnRows
 

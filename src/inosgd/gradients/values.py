@@ -17,8 +17,10 @@ from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.gradients.draws import HeldDraws
 from inosgd.gradients.engine import Examples, check_losses, count_examples
 from inosgd.gradients.inplace import out_of_place
-from inosgd.gradients.recording import Folds, Seen, Task, flatten, forward, quiet_modules, record_pass
+from inosgd.gradients.recording import flatten, forward, quiet_modules, record_pass
 from inosgd.gradients.rules.recorder import LayoutError
+from inosgd.gradients.seen import Folds, Seen
+from inosgd.gradients.task import Task
 from inosgd.gradients.written import same_contents
 
 _MANY_ALONE, _FEW_ALONE = (32, 8), (8, 2)
