@@ -9,7 +9,7 @@ import pytest
 
 from inosgd.accounting import Exposures
 from inosgd.accounting.selection import PoissonTrials
-from inosgd.accounts import book as book_module
+from inosgd.accounts import schema
 from inosgd.accounts.book import Accounts
 from inosgd.accounts.charge import Charge
 from inosgd.accounts.draws import Draw
@@ -272,8 +272,8 @@ def test_books_are_made_once_and_opened_where_they_are(url):
 
 def test_an_older_book_is_migrated_and_a_newer_one_refused(url, monkeypatch):
     new_book(url).close()
-    more = (*book_module.MIGRATIONS, ("CREATE TABLE later (number {big})",))
-    monkeypatch.setattr(book_module, "MIGRATIONS", more)
+    more = (*schema.MIGRATIONS, ("CREATE TABLE later (number {big})",))
+    monkeypatch.setattr(schema, "MIGRATIONS", more)
     with Accounts.open(url) as book:
         assert book._database.has("later")
         assert book.collection().name == "patients"

@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from inosgd.accounts import book as module
+from inosgd.accounts import schema
 from inosgd.accounts.book import Accounts
 from inosgd.accounts.requests import waiting
 from inosgd.accounts.verification import verify_book
@@ -183,11 +183,11 @@ def test_owners_of_units_that_they_share_have_links_and_the_units_have_none(tmp_
 
 
 def test_a_book_of_the_schema_before_is_brought_to_this_one(tmp_path, monkeypatch):
-    url, new = f"sqlite:///{tmp_path}/old.db", module.MIGRATIONS
-    monkeypatch.setattr(module, "MIGRATIONS", new[:1])
+    url, new = f"sqlite:///{tmp_path}/old.db", schema.MIGRATIONS
+    monkeypatch.setattr(schema, "MIGRATIONS", new[:1])
     with Accounts.create(url) as old:
         old.database.rows("SELECT 1")
-    monkeypatch.setattr(module, "MIGRATIONS", new)
+    monkeypatch.setattr(schema, "MIGRATIONS", new)
     with Accounts.open(url) as book:
         assert links(book) == []
         assert verify_book(book).findings == []

@@ -1,12 +1,7 @@
 """Account books: collections of units, their budgets, and everything that was ever charged.
 
-A reservation is what a plan will spend at most. It is *reserved* before the first release, *committed* piece by piece,
-each piece before the noise of its releases is drawn, and settled at the end: what no noise was drawn for is given back.
-
-    reserved    some releases may follow
-    committed   it has ended, and every release took place
-    refunded    it has ended, and some releases did not take place
-    void        it has ended, and no release took place
+What a plan will spend at most is reserved before the first release, and committed before noise is drawn
+(`inosgd.accounts.reservations`).
 
 Guarantee:
     Let an owner's account have order α. At every moment, the releases that were committed have together a Rényi
@@ -23,33 +18,40 @@ what was spent before stays as it is.
 from __future__ import annotations
 
 import datetime
-import hashlib
 import hmac
 import json
-import os
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Collection as Names
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Concatenate, ParamSpec, Self, TypeVar
 
 import numpy as np
 
 from inosgd import _validate
-from inosgd._arrays import FloatArray, IntArray, distinct_rows
-from inosgd.accounting.reference import ORDERS
-from inosgd.accounts.chain import START, Array, Entry, Head, described, next_entry
+from inosgd._arrays import FloatArray, IntArray
+from inosgd.accounts.chain import START, Array, Entry, Head
 from inosgd.accounts.charge import Charge, cost
 from inosgd.accounts.collection import COLUMNS, Classes, Collection, roster_digest, split
 from inosgd.accounts.database import Database, connect
-from inosgd.accounts.filter import UNIT, best_orders
-from inosgd.accounts.fingerprints import overlap
+from inosgd.accounts.filter import UNIT
+from inosgd.accounts.opening import check_names, first_classes, open_accounts
 from inosgd.accounts.programme import Programme
-from inosgd.accounts.schema import MIGRATIONS
-from inosgd.accounts.standings import OPEN, STATES, Standing, check_may_change, keep_standings, read_standings
+from inosgd.accounts.reservations import Reservation, add_reservation, ended, keep_reservation, read_reservations
+from inosgd.accounts.schema import migrate
+from inosgd.accounts.standings import (
+    OPEN,
+    STATES,
+    Standing,
+    check_may_change,
+    epsilons_asked,
+    keep_standings,
+    read_standings,
+)
+from inosgd.accounts.writing import Writing
 from inosgd.errors import AccountError, AccountExceededError, InvalidArgumentError, UnknownOwnerError
 from inosgd.ledger.records import Position
 from inosgd.owners import EXAMPLE, Budget, OwnerTable
@@ -58,9 +60,6 @@ from inosgd.units import parts_of
 
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
-
-LARGEST_LAG = 60.0
-"""Seconds by which a clock may be behind the last entry; the entry then has the time of the last one."""
 
 FEW = 1000
 """Up to so many owners are looked up one by one."""
@@ -74,40 +73,6 @@ Clock = Callable[[], datetime.datetime]
 def utc_now() -> datetime.datetime:
     """The time of the machine."""
     return datetime.datetime.now(datetime.UTC)
-
-
-@dataclass(frozen=True)
-class Reservation:
-    """Where a reservation stands.
-
-    Attributes:
-        id: Its identifier.
-        collection: The number of its collection.
-        entry: The entry that made it.
-        state: "reserved", "committed", "refunded" or "void".
-        purpose: "training", "tuning", "counting" or whatever was given.
-        run: The folder of the run, if there is one.
-        plan: The SHA-256 of the plan's JSON, if there is one.
-        begun: How many releases the ledger of the run had before.
-        releases: How many releases each price is for.
-        committed: How many releases are committed.
-    """
-
-    id: str
-    collection: int
-    entry: int
-    state: str
-    purpose: str
-    run: str | None
-    plan: str | None
-    begun: int
-    releases: tuple[int, ...]
-    committed: int
-
-    @property
-    def total(self) -> int:
-        """How many releases it is for."""
-        return sum(self.releases)
 
 
 def in_one_state(
@@ -133,7 +98,7 @@ class Accounts:
         """From an open database; `open` and `create` give one."""
         self._database, self._clock = database, clock
         try:
-            self._migrate()
+            migrate(database)
         except BaseException:
             database.close()
             raise
@@ -197,40 +162,10 @@ class Accounts:
         Raises:
             AccountError: If units are in an older collection that is not acknowledged.
         """
-        _check_names(name, table)
-        first, members, chosen = _first_classes(table, orders)
-        epsilons, deltas = table.epsilons[first], table.deltas[first]
+        check_names(name, table)
+        classes = first_classes(table, orders)
         with self._writing() as write:
-            if self._database.rows("SELECT id FROM collections WHERE name = ?", [name]):
-                raise InvalidArgumentError(f"collection={name!r}: there is one already; choose another name")
-            common = self._overlaps(name, fingerprints, acknowledged)
-            number = 1 + (self._database.rows("SELECT COALESCE(MAX(id), 0) FROM collections")[0][0])
-            arrays: dict[str, Array] = {
-                "names": self._name_digests(table.names),
-                "members": members.astype("<i4"),
-                "budgets": np.column_stack([epsilons, deltas]),
-                "orders": chosen,
-                "units": table.sizes.astype("<i8"),
-            }
-            if fingerprints is not None:
-                arrays["fingerprints"] = fingerprints
-            roster = roster_digest(table.names)
-            fields = {"name": name, "unit": table.unit, "owners": len(table), "roster": roster, "overlaps": common}
-            entry = write.entry("opened", number, fields, arrays)
-            nothing = np.zeros(len(first), dtype=np.int64)
-            parents = np.full(len(first), -1, dtype=np.int32)
-            opened = Collection(
-                number, name, len(table), roster, entry.number, epsilons, deltas, chosen, parents, nothing, nothing
-            )
-            marks = ", ".join("?" * (6 + len(COLUMNS)))
-            self._database.rows(
-                f"INSERT INTO collections (id, name, owners, roster, members, classes, {', '.join(COLUMNS)}) "  # noqa: S608
-                f"VALUES ({marks})",
-                [number, name, len(table), roster, entry.number, len(first), *opened.contents()],
-            )
-            places = [(number, owner, place) for place, owner in enumerate(table.names)]
-            self._database.fill("owners", places)
-        return opened
+            return open_accounts(self, write, name, table, classes, fingerprints, acknowledged)
 
     def collection(self, name: str | None = None) -> Collection:
         """The collection called ``name``; without one, the only one there is."""
@@ -322,11 +257,11 @@ class Accounts:
             parts = split(members, len(collection), [epsilons, deltas])
             changed = collection.with_parents(parts.parents)
             of_class = epsilons[parts.first], deltas[parts.first]
-            arrays = {"budgets": np.column_stack(of_class), "places": places, "asked": asked, **_split_arrays(parts)}
+            arrays = {"budgets": np.column_stack(of_class), "places": places, "asked": asked, **parts.arrays}
             fields = {"owners": len(budgets), "state": state, "by": by}
             entry = write.entry("budgets", collection.number, fields, arrays)
             changed = replace(changed, epsilons=of_class[0], deltas=of_class[1])
-            self.store(_moved(changed, parts, entry))
+            self.store(parts.moved(changed, entry.number))
             self._database.rows("UPDATE collections SET changed = ? WHERE id = ?", [entry.number, collection.number])
             standings = {owner: Standing(state, budget, entry.number) for owner, budget in budgets.items()}
             keep_standings(self._database, collection.number, standings)
@@ -352,11 +287,8 @@ class Accounts:
     def budgets_at(self, collection: Collection, names: Sequence[str], entry: int) -> FloatArray:
         """The epsilons and deltas that were in force for owners after an entry, a row each."""
         budgets = self._last_array(collection, "budgets", entry)
-        members = self.array(self._last_array(collection, "members", budgets), "members")
-        values = self.array(budgets, "budgets")
-        if members is None or values is None:
-            raise AccountError(f"entry {budgets}: its arrays are missing; restore the book from a copy")
-        found: FloatArray = values[members[self.places(collection, names)]]
+        members = self.required_array(self._last_array(collection, "members", budgets), "members")
+        found: FloatArray = self.required_array(budgets, "budgets")[members[self.places(collection, names)]]
         return found
 
     def _last_array(self, collection: Collection, name: str, until: int) -> int:
@@ -408,7 +340,7 @@ class Accounts:
     def _of_run(self, collection: Collection, run: Path) -> tuple[IntArray, IntArray]:
         """What is charged for a run, and what is held for it, class by class."""
         charged = held = np.zeros(len(collection), dtype=np.int64)
-        for state in self._reservations("run = ? AND collection = ?", [str(run), collection.number]):
+        for state in read_reservations(self._database, "run = ? AND collection = ?", [str(run), collection.number]):
             prices = self._prices_of(state, collection)
             taken = cost(prices, state.releases, state.committed)
             charged = charged + taken
@@ -481,9 +413,9 @@ class Accounts:
                 **asked.to_json(),
                 **({} if programme is None else {"programme": [programme.entry, part]}),
             }
-            arrays = {"mechanisms": asked.table, "prices": prices, **_split_arrays(parts)}
+            arrays = {"mechanisms": asked.table, "prices": prices, **parts.arrays}
             entry = write.entry("reserved", collection.number, fields, arrays)
-            self.store(_moved(replace(grown, held=grown.held + total), parts, entry))
+            self.store(parts.moved(replace(grown, held=grown.held + total), entry.number))
             state = Reservation(
                 identifier,
                 collection.number,
@@ -496,10 +428,7 @@ class Accounts:
                 asked.releases,
                 0,
             )
-            values = [*vars(state).values()]
-            values[8] = json.dumps(state.releases)
-            marks = ", ".join("?" * len(values))
-            self._database.rows(f"INSERT INTO reservations VALUES ({marks})", values)  # noqa: S608
+            add_reservation(self._database, state)
         return state
 
     def commit(self, identifier: str, releases: int, position: Position | None = None) -> Reservation:
@@ -537,7 +466,9 @@ class Accounts:
             }
             write.entry("committed", collection.number, fields)
             self.store(replace(collection, spent=collection.spent + more, held=collection.held - more))
-            return self._update(replace(state, committed=releases))
+            state = replace(state, committed=releases)
+            keep_reservation(self._database, state)
+        return state
 
     def settle(self, identifier: str, taken: int | None = None) -> Reservation:
         """End a reservation of which ``taken`` releases took place; what no noise was drawn for is given back.
@@ -559,7 +490,9 @@ class Accounts:
             end = ended(taken, state.total)
             write.entry("settled", collection.number, {"reservation": identifier, "releases": taken, "state": end})
             self.store(replace(collection, spent=spent, held=held))
-            return self._update(replace(state, state=end, committed=taken))
+            state = replace(state, state=end, committed=taken)
+            keep_reservation(self._database, state)
+        return state
 
     def declare(self, name: str | None, names: Sequence[str], charges: Sequence[Charge]) -> Programme:
         """Declare all trainings that will ever draw on a collection; see `inosgd.accounts.programme`."""
@@ -580,15 +513,12 @@ class Accounts:
         """
         collection = self.collection(name)
         members = self.members(collection)
-        units = self.array(self.entries(collection.number, "opened")[0].number, "units")
-        if units is None:
-            raise AccountError(f"collection {collection.name!r}: its numbers of units are missing; restore the book")
-        names = tuple(self.names(collection))
-        unit = self.entries(collection.number, "opened")[0].fields["unit"]
+        opened = self.entries(collection.number, "opened")[0]
+        names, units = tuple(self.names(collection)), self.required_array(opened.number, "units")
         epsilons = collection.epsilons[members]
         if not (epsilons > 0).all():
-            epsilons = _as_asked(names, epsilons, self.standings(collection))
-        return OwnerTable(names, epsilons, collection.deltas[members], units, unit)
+            epsilons = epsilons_asked(names, epsilons, self.standings(collection))
+        return OwnerTable(names, epsilons, collection.deltas[members], units, opened.fields["unit"])
 
     # Reading ---------------------------------------------------------------------------------------------------
 
@@ -625,6 +555,17 @@ class Accounts:
         kind, shape, content = found[0]
         return np.frombuffer(content, dtype=kind).reshape(json.loads(shape))
 
+    def required_array(self, entry: int, name: str) -> Array:
+        """An array that an entry must have.
+
+        Raises:
+            AccountError: If the book has lost it.
+        """
+        found = self.array(entry, name)
+        if found is None:
+            raise AccountError(f"entry {entry}: its array {name!r} is missing; restore the book from a copy")
+        return found
+
     def row(self, entry: int, name: str, row: int) -> Array:
         """One row of an array, without reading the others."""
         statement = "SELECT type, shape FROM arrays WHERE entry = ? AND name = ?"
@@ -636,10 +577,7 @@ class Accounts:
 
     def members(self, collection: Collection) -> Classes:
         """Of which class each owner of a collection is."""
-        found = self.array(collection.members, "members")
-        if found is None:
-            raise AccountError(f"collection {collection.name!r}: who is in which class is missing; restore the book")
-        return found
+        return self.required_array(collection.members, "members")
 
     def places(self, collection: Collection, names: Sequence[str]) -> IntArray:
         """Where owners stand in the columns of their collection."""
@@ -678,7 +616,7 @@ class Accounts:
 
     def reservation(self, identifier: str) -> Reservation:
         """Where a reservation stands."""
-        found = self._reservations("id = ?", [identifier])
+        found = read_reservations(self._database, "id = ?", [identifier])
         if not found:
             raise AccountError(
                 f"reservation {identifier}: the book has none; if the run has it from this book, an old copy of the "
@@ -688,11 +626,7 @@ class Accounts:
 
     def reservations(self, *, only_open: bool = False) -> list[Reservation]:
         """All reservations, or those that may still be charged."""
-        return self._reservations("state = 'reserved'" if only_open else "1 = 1", [])
-
-    def _reservations(self, chosen: str, values: list[Any]) -> list[Reservation]:
-        found = self._database.rows(f"SELECT * FROM reservations WHERE {chosen} ORDER BY entry", values)  # noqa: S608
-        return [replace(Reservation(*row), releases=tuple(json.loads(row[8]))) for row in found]
+        return read_reservations(self._database, "state = 'reserved'" if only_open else "1 = 1")
 
     def looks(self, collection: Collection) -> dict[str, int]:
         """How often private data of a collection were looked at without a charge, by purpose."""
@@ -705,29 +639,10 @@ class Accounts:
 
     # Inside ----------------------------------------------------------------------------------------------------
 
-    def _migrate(self) -> None:
-        database, version = self._database, self._version()
-        if version == len(MIGRATIONS):
-            return
-        if version > len(MIGRATIONS):
-            raise _validate.other_format("account book", version, len(MIGRATIONS), "use that version")
-        with database.writing():
-            version = self._version()  # another process may have been faster
-            for step in MIGRATIONS[version:]:
-                for statement in step:
-                    database.rows(statement.format(**database.types))
-            if version == 0:
-                salt = os.urandom(32)
-                database.rows("INSERT INTO book VALUES (?, ?, ?)", [uuid.uuid4().hex, salt, len(MIGRATIONS)])
-            database.rows("UPDATE book SET version = ?", [len(MIGRATIONS)])
-
-    def _version(self) -> int:
-        return int(self._database.rows("SELECT version FROM book")[0][0]) if self._database.has("book") else 0
-
     @contextmanager
-    def _writing(self) -> Iterator[_Writing]:
+    def _writing(self) -> Iterator[Writing]:
         with self._database.writing():
-            yield _Writing(self._database, self.head, self._clock())
+            yield Writing(self._database, self.head, self._clock())
 
     def store(self, collection: Collection) -> None:
         """Keep where a collection stands, inside a transaction."""
@@ -749,17 +664,9 @@ class Accounts:
         return collection, self._prices_of(state, collection)
 
     def _prices_of(self, state: Reservation, collection: Collection) -> IntArray:
-        prices = self.array(state.entry, "prices")
-        if prices is None:
-            raise AccountError(f"reservation {state.id}: its prices are missing; restore the book from a copy")
+        prices = self.required_array(state.entry, "prices")
         of_classes: IntArray = prices[collection.ancestors(len(prices))]
         return of_classes
-
-    def _update(self, state: Reservation) -> Reservation:
-        self._database.rows(
-            "UPDATE reservations SET state = ?, committed = ? WHERE id = ?", [state.state, state.committed, state.id]
-        )
-        return state
 
     def _refuse(self, collection: Collection, members: Classes, asked: IntArray, left: IntArray) -> None:
         """Raise unless every class that is asked for something has it left."""
@@ -773,109 +680,6 @@ class Accounts:
                 float(left[worst]) * UNIT,
                 int(collection.orders[worst]),
             )
-
-    def _overlaps(self, name: str, fingerprints: Array | None, acknowledged: Names[str]) -> dict[str, int]:
-        """How many units are in older collections too; raises unless all of those are acknowledged."""
-        common = {}
-        for entry in self.entries(kind="opened") if fingerprints is not None else []:
-            older = self.array(entry.number, "fingerprints")
-            if older is not None and fingerprints is not None and (count := overlap(fingerprints, older)):
-                common[str(entry.fields["name"])] = count
-        unknown = {other: count for other, count in common.items() if other not in acknowledged}
-        if unknown:
-            other, count = max(unknown.items(), key=lambda each: each[1])
-            raise AccountError(
-                f"collection {name!r}: {count:,} of its units are in collection {other!r} already; draw on that one, "
-                f"or acknowledge the overlap with --overlaps {other}: the charges of both then have to be added up by "
-                "hand"
-            )
-        return common
-
-    def _name_digests(self, names: Iterable[str]) -> Array:
-        digests = b"".join(hashlib.sha256(self.salt_of(name) + name.encode()).digest() for name in names)
-        return np.frombuffer(digests, dtype="u1").reshape(-1, 32)
-
-
-@dataclass
-class _Writing:
-    """Inside a transaction: the place of the next entry."""
-
-    database: Database
-    head: Head
-    now: datetime.datetime
-
-    def entry(
-        self, kind: str, collection: int, fields: dict[str, Any], arrays: Mapping[str, Array] | None = None
-    ) -> Entry:
-        """Append an entry with its arrays."""
-        named = {name: described(array) for name, array in (arrays or {}).items()}
-        entry = next_entry(self.head, self._time(), collection, kind, {**fields, "arrays": named})
-        self.database.rows(
-            "INSERT INTO entries (number, time, collection, kind, body, previous, hash) VALUES (?, ?, ?, ?, ?, ?, ?)",
-            [entry.number, entry.time, entry.collection, entry.kind, entry.body, entry.previous, entry.hash],
-        )
-        for name, array in (arrays or {}).items():
-            self.database.rows(
-                "INSERT INTO arrays (entry, name, type, shape, content) VALUES (?, ?, ?, ?, ?)",
-                [entry.number, name, array.dtype.str, json.dumps(array.shape), array.tobytes()],
-            )
-        self.head = Head(entry.number, entry.hash)
-        return entry
-
-    def _time(self) -> str:
-        """Now, in UTC, and never before the last entry."""
-        found = self.database.rows("SELECT time FROM entries WHERE number = ?", [self.head.number])
-        now = self.now.astimezone(datetime.UTC)
-        last = datetime.datetime.fromisoformat(found[0][0]) if found else now
-        if (last - now).total_seconds() > LARGEST_LAG:
-            raise AccountError(
-                f"the clock says {now.isoformat(timespec='seconds')}, and the last entry of the book was made at "
-                f"{last.isoformat(timespec='seconds')}: set the clock right; nothing was written"
-            )
-        return max(now, last).isoformat(timespec="microseconds")
-
-
-def ended(taken: int, total: int) -> str:
-    """The state of a reservation that has ended with ``taken`` of its ``total`` releases."""
-    return "committed" if taken == total else "refunded" if taken else "void"
-
-
-def _as_asked(names: Sequence[str], epsilons: FloatArray, standings: Mapping[str, Standing]) -> FloatArray:
-    """Epsilons with what owners asked for that allow nothing now; of units of several, the smallest among them."""
-    asked = {name: standings[name].budget.epsilon for name in names if name in standings}
-    asked |= {name: epsilon for name, epsilon in zip(names, epsilons.tolist(), strict=True) if epsilon > 0}
-    every = dict.fromkeys(names)
-    return np.array(
-        [asked[name] if name in asked else min(asked[part] for part in parts_of(name, every)) for name in names]
-    )
-
-
-def _split_arrays(parts: Any) -> dict[str, Array]:
-    """What an entry tells about classes that it has split."""
-    return {"members": parts.members, "parents": parts.parents} if len(parts.parents) else {}
-
-
-def _moved(collection: Collection, parts: Any, entry: Entry) -> Collection:
-    return replace(collection, members=entry.number) if len(parts.parents) else collection
-
-
-def _first_classes(table: OwnerTable, orders: IntArray | int | None) -> tuple[IntArray, IntArray, IntArray]:
-    """An owner of each class, the class of each owner, and the order of each class, when accounts are opened."""
-    if not np.isfinite(table.epsilons).all():
-        raise InvalidArgumentError("epsilon=inf: an account needs a finite budget; give one")
-    if orders is None:
-        first, members = distinct_rows(table.deltas, table.epsilons)
-        return first, members, best_orders(table.epsilons[first], table.deltas[first])
-    given = np.broadcast_to(np.asarray(orders, dtype=np.int64), (len(table),))
-    if not np.isin(given, ORDERS).all():
-        raise InvalidArgumentError(f"orders={orders!r}: give whole orders from 2 to 63, or others of {ORDERS[62:]}")
-    first, members = distinct_rows(table.deltas, table.epsilons, given)
-    return first, members, given[first]
-
-
-def _check_names(name: str, table: OwnerTable) -> None:
-    if not name or any("\0" in each for each in (name, *table.names)):
-        raise _validate.fail("collection", name, "give a name, and no name with a zero byte")
 
 
 def _unknown(collection: Collection, name: str) -> UnknownOwnerError:

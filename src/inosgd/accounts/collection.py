@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from inosgd._arrays import FloatArray, IntArray, distinct_rows
+from inosgd.accounts.chain import Array
 from inosgd.accounts.filter import rooms
 
 Classes = npt.NDArray[np.int32]
@@ -113,8 +114,17 @@ class Split:
     parents: Classes
     first: IntArray
 
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """What an entry tells about classes that it has split."""
+        return {"members": self.members, "parents": self.parents} if len(self.parents) else {}
 
-def split(members: Classes, classes: int, columns: Sequence[npt.NDArray[Any]]) -> Split:
+    def moved(self, collection: Collection, entry: int) -> Collection:
+        """The collection with the members that an entry tells, if it has split classes."""
+        return replace(collection, members=entry) if len(self.parents) else collection
+
+
+def split(members: Classes, classes: int, columns: Sequence[Array]) -> Split:
     """Split classes whose owners differ in one of ``columns``, which have a value per place."""
     first = _first(members, classes)
     known = first[members]

@@ -27,8 +27,9 @@ from typing import Any
 import numpy as np
 
 from inosgd import _validate
-from inosgd.accounts.book import Accounts, Reservation
+from inosgd.accounts.book import Accounts
 from inosgd.accounts.charge import Charge
+from inosgd.accounts.reservations import Reservation
 from inosgd.errors import AccountError, AccountExceededError, BudgetsChangedError, InosgdError
 from inosgd.files import sha256
 from inosgd.ledger.ledger import Ledger

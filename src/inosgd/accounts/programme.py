@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from inosgd._arrays import IntArray
 from inosgd.accounting import epsilons
 from inosgd.accounts.charge import Charge
 from inosgd.accounts.collection import Collection, split
+from inosgd.accounts.writing import Writing
 from inosgd.errors import AccountError, InvalidArgumentError
 from inosgd.shown import rounded_up
 
@@ -57,16 +58,13 @@ class Programme:
             return None
         declared, charges = found[0], []
         for part, fields in enumerate(declared.fields["trainings"]):
-            table = book.array(declared.number, f"mechanisms {part}")
-            if table is None:
-                raise AccountError(f"entry {declared.number}: the mechanisms of training {part} are missing")
-            charges.append(Charge.from_json(fields, table))
+            charges.append(Charge.from_json(fields, book.required_array(declared.number, f"mechanisms {part}")))
         reserved = [entry.fields.get("programme") for entry in book.entries(collection.number, "reserved")]
         return cls(declared.number, tuple(charges), frozenset(part for _, part in filter(None, reserved)))
 
     @classmethod
     def declared(
-        cls, book: Accounts, write: Any, collection: Collection, names: Sequence[str], charges: Sequence[Charge]
+        cls, book: Accounts, write: Writing, collection: Collection, names: Sequence[str], charges: Sequence[Charge]
     ) -> Programme:
         """Write a programme, or raise if it does not fit into the budgets by PLD.
 
@@ -91,12 +89,10 @@ class Programme:
                 f"owner {name!r}: the programme asks for epsilon={rounded_up(spent[over[0]], 6)}, and "
                 f"{grown.epsilons[over[0]]:g} is left; declare fewer steps or more noise"
             )
-        arrays: dict[str, Any] = {f"mechanisms {part}": charge.table for part, charge in enumerate(by_class)}
-        if len(parts.parents):
-            arrays |= {"members": parts.members, "parents": parts.parents}
+        arrays = {f"mechanisms {part}": charge.table for part, charge in enumerate(by_class)} | parts.arrays
         fields = {"trainings": [charge.to_json() for charge in by_class]}
         entry = write.entry("declared", collection.number, fields, arrays)
-        book.store(replace(grown, members=entry.number) if len(parts.parents) else grown)
+        book.store(parts.moved(grown, entry.number))
         return cls(entry.number, tuple(by_class), frozenset())
 
     def check_budgets(self, book: Accounts, collection: Collection) -> None:
@@ -110,9 +106,7 @@ class Programme:
             for entry in book.entries(collection.number, kind)
             if entry.number < self.entry
         )
-        then, ancestors = book.array(declared, "budgets"), collection.ancestors(self.classes)
-        if then is None:
-            raise AccountError(f"entry {declared}: its budgets are missing; restore the book from a copy")
+        then, ancestors = book.required_array(declared, "budgets"), collection.ancestors(self.classes)
         then = then[collection.ancestors(len(then))]
         if (collection.epsilons >= then[:, 0]).all() and (collection.deltas >= then[:, 1]).all():
             return

@@ -16,7 +16,6 @@ from typing import Any
 
 from inosgd.accounts.book import Accounts, in_one_state
 from inosgd.accounts.chain import Array, Entry, piece_of
-from inosgd.errors import AccountError
 
 RECEIPT_FORMAT = 1
 
@@ -53,18 +52,13 @@ def _proofs(book: Accounts, entry: Entry, place: int, owner_class: int) -> tuple
     """The class of the owner from this entry on, and the pieces of the entry's arrays that bear on it."""
     named = entry.fields["arrays"]
     if "members" in named:
-        owner_class = int(_array(book, entry, "members")[place])
+        owner_class = int(book.required_array(entry.number, "members")[place])
     rows = {"names": place, "members": place, "budgets": owner_class, "orders": owner_class}
     rows |= {"mechanisms": owner_class, "prices": owner_class}
     rows |= {name: owner_class for name in named if name.startswith("mechanisms ")}
-    return owner_class, {name: _piece(_array(book, entry, name), row) for name, row in rows.items() if name in named}
-
-
-def _array(book: Accounts, entry: Entry, name: str) -> Array:
-    array = book.array(entry.number, name)
-    if array is None:
-        raise AccountError(f"entry {entry.number}: its array {name!r} is missing; restore the book from a copy")
-    return array
+    return owner_class, {
+        name: _piece(book.required_array(entry.number, name), row) for name, row in rows.items() if name in named
+    }
 
 
 def _piece(array: Array, row: int) -> dict[str, Any]:

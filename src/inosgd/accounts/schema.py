@@ -23,6 +23,12 @@ entries of the chain, and the log names their numbers.
 
 from __future__ import annotations
 
+import os
+import uuid
+
+from inosgd import _validate
+from inosgd.accounts.database import Database
+
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         "CREATE TABLE book (id TEXT NOT NULL, salt {bytes} NOT NULL, version INTEGER NOT NULL)",
@@ -60,3 +66,25 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     ),
 )
 """Steps that were published are never changed; the next change of the schema is one more step."""
+
+
+def migrate(database: Database) -> None:
+    """Bring a book to this schema, also a new one, which has no tables."""
+    version = _version(database)
+    if version == len(MIGRATIONS):
+        return
+    if version > len(MIGRATIONS):
+        raise _validate.other_format("account book", version, len(MIGRATIONS), "use that version")
+    with database.writing():
+        version = _version(database)  # another process may have been faster
+        for step in MIGRATIONS[version:]:
+            for statement in step:
+                database.rows(statement.format(**database.types))
+        if version == 0:
+            salt = os.urandom(32)
+            database.rows("INSERT INTO book VALUES (?, ?, ?)", [uuid.uuid4().hex, salt, len(MIGRATIONS)])
+        database.rows("UPDATE book SET version = ?", [len(MIGRATIONS)])
+
+
+def _version(database: Database) -> int:
+    return int(database.rows("SELECT version FROM book")[0][0]) if database.has("book") else 0

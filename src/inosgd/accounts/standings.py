@@ -12,9 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from inosgd._arrays import FloatArray
 from inosgd.accounts.database import Database
 from inosgd.errors import AccountError
 from inosgd.owners import Budget
+from inosgd.units import parts_of
 
 OPEN, PAUSED, WITHDRAWN = STATES = ("open", "paused", "withdrawn")
 
@@ -77,3 +81,13 @@ def check_may_change(before: Mapping[str, Standing], owners: Sequence[str], seen
             raise AccountError(f"owner {owner!r} has withdrawn, for good; open another collection for it to come back")
         if seen is not None and (before[owner].entry if owner in before else 0) != seen:
             raise AccountError(f"owner {owner!r} has changed its budget meanwhile; look again, and nothing was changed")
+
+
+def epsilons_asked(names: Sequence[str], epsilons: FloatArray, standings: Mapping[str, Standing]) -> FloatArray:
+    """Epsilons with what owners asked for that allow nothing now; of units of several, the smallest among them."""
+    asked = {name: standings[name].budget.epsilon for name in names if name in standings}
+    asked |= {name: epsilon for name, epsilon in zip(names, epsilons.tolist(), strict=True) if epsilon > 0}
+    every = dict.fromkeys(names)
+    return np.array(
+        [asked[name] if name in asked else min(asked[part] for part in parts_of(name, every)) for name in names]
+    )

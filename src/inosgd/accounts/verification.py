@@ -18,12 +18,13 @@ from inosgd._arrays import FloatArray, IntArray
 from inosgd.accounting import epsilons
 from inosgd.accounting.reference import ORDERS, reference_divergences
 from inosgd.accounting.selection import selection_divergences
-from inosgd.accounts.book import Accounts, Reservation, ended, in_one_state
+from inosgd.accounts.book import Accounts, in_one_state
 from inosgd.accounts.chain import START, Array, Entry, Head, described, header_hash
 from inosgd.accounts.charge import Charge, cost
 from inosgd.accounts.collection import COLUMNS, Collection
 from inosgd.accounts.filter import UNIT
 from inosgd.accounts.programme import Programme
+from inosgd.accounts.reservations import Reservation, ended
 from inosgd.accounts.standings import WITHDRAWN, Standing
 from inosgd.errors import AccountError, InosgdError
 from inosgd.owners import Budget

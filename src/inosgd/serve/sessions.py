@@ -10,7 +10,8 @@ import datetime
 import hmac
 import secrets
 
-from inosgd.accounts.book import LARGEST_LAG, Accounts
+from inosgd.accounts.book import Accounts
+from inosgd.accounts.writing import LARGEST_LAG
 from inosgd.serve.audit import note
 from inosgd.serve.links import Visitor, digest, note_of
 

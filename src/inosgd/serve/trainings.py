@@ -13,7 +13,8 @@ import numpy as np
 
 from inosgd._arrays import FloatArray
 from inosgd.accounting import Exposures, epsilons
-from inosgd.accounts.book import Accounts, Reservation
+from inosgd.accounts.book import Accounts
+from inosgd.accounts.reservations import Reservation
 from inosgd.errors import InosgdError
 from inosgd.ledger.ledger import Ledger
 from inosgd.runs.folder import RunFolder
