@@ -45,8 +45,8 @@ from tests.mutants import MUTANTS, inaccurate_weights
 
 from inosgd import SeededSource
 from inosgd.accounting.spending import epsilons_spent
-from inosgd.audit.canary import Finding, repeated_finding
 from inosgd.audit.claims import claim_of
+from inosgd.audit.findings import Finding, repeated_finding
 from inosgd.audit.practice import Practice, honest
 from inosgd.mechanism import release
 from inosgd.owners import OwnerTable

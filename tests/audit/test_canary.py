@@ -13,10 +13,13 @@ import pytest
 import torch
 
 from inosgd import DP_SGD, IDP_SGD, INO_SGD
-from inosgd.audit import canary
+from inosgd.audit import accomplices, canary, findings
 from inosgd.audit import practice as practice_module
-from inosgd.audit.canary import Game, Played, play, play_order, repeated_finding, tasks_of, verdict
+from inosgd.audit.accomplices import play_order
+from inosgd.audit.canary import tasks_of
 from inosgd.audit.controls import CONTROLS
+from inosgd.audit.findings import repeated_finding, verdict
+from inosgd.audit.game import FIRST, LAST, Game, Played, log_likelihood_ratio, play
 from inosgd.audit.practice import honest
 from inosgd.errors import InosgdError, InvalidArgumentError
 from inosgd.gradients import BookkeepingEngine
@@ -32,11 +35,7 @@ def _repeated(game: Game, kind: str, runs: int = RUNS, rows=None) -> Played:
     rows = game.owners if rows is None else np.array(rows)
     if kind == "order":
         games = [[play_order(game, row, f"order/{run}/{row}") for row in rows.tolist()] for run in range(runs)]
-        parts = [
-            Played(*(np.concatenate([getattr(each, name) for each in row], axis=1) for name in canary._COLUMNS))
-            for row in games
-        ]
-        return Played.together(parts)
+        return Played.together([Played.side_by_side(row) for row in games])
     return Played.together([play(game, rows, f"data/{run}") for run in range(runs)])
 
 
@@ -54,9 +53,9 @@ def _one_run(game: Game, canaries: int = CANARIES):
     played = play(game, np.repeat(game.owners, canaries), "one-run/0")
     found = {}
     for block, row in enumerate(game.owners.tolist()):
-        part = canary._block(played, block, len(game.owners))
+        part = findings._block(played, block, len(game.owners))
         for view in ("white", "black"):
-            found[game.claim(row).name, view] = canary.one_run_finding(
+            found[game.claim(row).name, view] = findings.one_run_finding(
                 game.claim(row), view, part.included, getattr(part, view), 0.99
             )
     return found
@@ -121,13 +120,13 @@ def test_an_unstable_order_is_caught_by_accomplices():
 
 
 @pytest.mark.parametrize("row", [0, 1])
-@pytest.mark.parametrize("loss", [canary.FIRST, canary.LAST])
+@pytest.mark.parametrize("loss", [FIRST, LAST])
 def test_accomplices_show_the_whole_sensitivity_and_no_more(row, loss):
     """Thm. 3.3 met with equality: a canary among tied accomplices moves the weighted sum by exactly its threshold."""
     practice = honest(tiny.PLAN, INO_SGD)
-    public = canary._with_public_owner(practice, float(practice.terms.clipping_thresholds[row]))
-    assert canary._placed(public, row, loss).effect == pytest.approx(1.0, abs=1e-9)
-    assert canary._scene(CONTROLS["unstable-order"].spoil(public), row).effect > 2.0
+    public = accomplices._with_public_owner(practice, float(practice.terms.clipping_thresholds[row]))
+    assert accomplices._placed(public, row, loss).effect == pytest.approx(1.0, abs=1e-9)
+    assert accomplices._scene(CONTROLS["unstable-order"].spoil(public), row).effect > 2.0
 
 
 def test_the_observer_sees_the_noisy_sums():
@@ -197,9 +196,9 @@ def test_white_box_score_is_the_likelihood_ratio():
     seen, rate, multiplier = np.array([-1.0, 0.3, 2.0]), 0.2, 1.5
     inside = (1 - rate) * np.exp(-(seen**2) / 2) + rate * np.exp(-((seen - 1 / multiplier) ** 2) / 2)
     wanted = np.log(inside) + seen**2 / 2
-    found = canary.log_likelihood_ratio(seen, np.full(3, rate), np.full(3, multiplier))
+    found = log_likelihood_ratio(seen, np.full(3, rate), np.full(3, multiplier))
     assert found == pytest.approx(wanted)
-    certain = canary.log_likelihood_ratio(np.array([5000.0]), np.ones(1), np.array([0.1]))
+    certain = log_likelihood_ratio(np.array([5000.0]), np.ones(1), np.array([0.1]))
     assert np.isfinite(certain).all()
 
 
@@ -219,7 +218,7 @@ def test_tasks_and_verdicts():
     found = tiny.audited(game, ("data", "order", "one-run"), 12, 60)
     assert len(found) == 10
     assert verdict(list(found.values()), 0.95).startswith("Nothing is refuted at 95%")
-    guilty = [canary.Finding("a", "white-box", 1.0, 1.0, 1e-5, 2.0, None, True, 9)]
+    guilty = [findings.Finding("a", "white-box", 1.0, 1.0, 1e-5, 2.0, None, True, 9)]
     assert "REJECTED at 95% confidence: the claim for a is refuted (white-box)" in verdict(guilty, 0.95)
 
 

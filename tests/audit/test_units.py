@@ -10,8 +10,8 @@ import torch
 
 from inosgd import IDP_SGD, make_plan
 from inosgd.audit.audited import Audited
-from inosgd.audit.canary import UNIT_ROWS, Game, play
 from inosgd.audit.controls import CONTROLS
+from inosgd.audit.game import UNIT_ROWS, Game, play
 from inosgd.audit.practice import honest
 from inosgd.audit.shadow import ShadowTask, membership, stackable, train_shadows, unit_means
 from inosgd.errors import InvalidArgumentError

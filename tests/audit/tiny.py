@@ -7,7 +7,9 @@ import dataclasses
 import numpy as np
 
 from inosgd import INO_SGD, Budget, make_plan
-from inosgd.audit.canary import Game, Played, findings, play_task, tasks_of
+from inosgd.audit.canary import play_task, tasks_of
+from inosgd.audit.findings import findings
+from inosgd.audit.game import Game, Played
 from inosgd.audit.practice import Practice, honest
 from inosgd.plan import Plan
 from inosgd.study.study import StudyData, split_by_class

@@ -7,7 +7,8 @@ claims shows that something is wrong; one below it shows nothing more than that 
     claims      what the accountant says about every owner, and the best attack that it allows
     practice    what is really done in a training; `controls` are practices with a known defect
     shadow, batched, lira, roc     membership inference with shadow models
-    insertion, canary              worst-case gradients inserted into a training
+    insertion, game, accomplices   worst-case gradients inserted into a training
+    canary, findings               many such trainings, and what they say about every owner
 
 Everything here is computed from training data without noise and is not private: audits are for the model's owner.
 """

@@ -12,11 +12,12 @@ import typer
 from rich.table import Table
 
 from inosgd import _validate
-from inosgd.audit import NOT_PRIVATE, canary, membership
+from inosgd.audit import NOT_PRIVATE, canary, findings, membership
 from inosgd.audit.audited import Audited
 from inosgd.audit.claims import subjects_of
 from inosgd.audit.controls import CONTROLS
 from inosgd.audit.drawing import roc_picture
+from inosgd.audit.game import Game, Played
 from inosgd.audit.lira import FORMS
 from inosgd.audit.shadow import membership as members_of
 from inosgd.audit.shadow import stackable, tasks_for, train_shadows
@@ -104,7 +105,7 @@ def canary_command(
     _validate.open_unit(confidence=confidence)
     audited = Audited.of(_study(study, options), control, seed, halves=False)
     note_look(audited.study, "audit canary")
-    game = canary.Game(audited.study, audited.data, audited.claimed, audited.practice, seed)
+    game = Game(audited.study, audited.data, audited.claimed, audited.practice, seed)
     tasks = canary.tasks_of(game, runs, canaries)
     folder = audited.folder("canary", output.out, canaries=canaries)
     with workers.connected(continues=True) as connected:
@@ -206,7 +207,7 @@ _RATES = ("tpr_at_1_percent", "highest_tpr_at_1_percent", "tpr_at_1_permille", "
 # Canaries ----------------------------------------------------------------------------------------------------------
 
 
-def _play(tasks: Sequence[canary.Task], folder: AuditFolder, workers: Workers) -> dict[str, canary.Played]:
+def _play(tasks: Sequence[canary.Task], folder: AuditFolder, workers: Workers) -> dict[str, Played]:
     missing = [task for task in tasks if not folder.has(_task_name(task))]
     with progress_bar() as progress:
         bar = progress.add_task("audited trainings", total=sum(len(task.numbers) for task in missing))
@@ -215,9 +216,7 @@ def _play(tasks: Sequence[canary.Task], folder: AuditFolder, workers: Workers) -
             progress.update(bar, advance=len(task.numbers), description=f"audited trainings: {task.kind}")
     kinds = dict.fromkeys(task.kind for task in tasks)
     return {
-        kind: canary.Played.together(
-            [canary.Played(**folder.kept(_task_name(task))) for task in tasks if task.kind == kind]
-        )
+        kind: Played.together([Played(**folder.kept(_task_name(task))) for task in tasks if task.kind == kind])
         for kind in kinds
     }
 
@@ -228,21 +227,21 @@ def _task_name(task: canary.Task) -> str:
 
 def _canary_report(
     audited: Audited,
-    game: canary.Game,
-    played: dict[str, canary.Played],
+    game: Game,
+    played: dict[str, Played],
     runs: int,
     canaries: int,
     confidence: float,
     folder: AuditFolder,
 ) -> dict[str, Any]:
-    found = canary.findings(game, played, confidence)
+    found = findings.findings(game, played, confidence)
     return {
         **audited.described(),
         "runs": runs,
         "canaries": canaries,
         "confidence": confidence,
         "findings": [each.to_json() for each in found],
-        "verdict": canary.verdict(found, confidence),
+        "verdict": findings.verdict(found, confidence),
         "rejected": any(each.rejected for each in found),
         "folder": str(folder.path),
     }
@@ -251,7 +250,7 @@ def _canary_report(
 def _print_canary(report: Mapping[str, Any]) -> None:
     shown, found = results(), report["findings"]
     views, owners = {row["view"] for row in found}, {row["owner"] for row in found}
-    bounds = canary.bounds_of(len(owners), "order" in views)
+    bounds = findings.bounds_of(len(owners), "order" in views)
     shown.print(f"[bold]Canaries in {report['study']}: {report['description']}[/]")
     shown.print(
         _head(report) + f", {report['runs']} repeated trainings, {report['canaries']} canaries per owner in one\n"
