@@ -399,6 +399,64 @@ def differs_once_open(closed: str) -> bool:
     return norms_of(model, 12) != norms_of(model, 40)
 
 
+@pytest.mark.parametrize("init", [nn.init.zeros_, lambda weight: nn.init.normal_(weight, std=1e-3)])
+@pytest.mark.parametrize(("inputs", "outputs"), [(3, 4), (3, 7), (4, 4), (5, 4), (13, 5)])
+def test_what_is_found_of_small_weights_holds_of_large_ones(inputs, outputs, init, values_unchecked):
+    """Products of these shapes round a row by its place; beside logits of next to nothing that is not seen."""
+    model = nn.Linear(inputs, outputs)
+    init(model.weight)
+    examples = batch(64, inputs, classes=outputs)
+
+    def losses(count: int) -> list[float]:
+        with BookkeepingEngine().on(model, LOSSES, tuple(each[:count] for each in examples)) as gradients:
+            return gradients.measure().losses.tolist()
+
+    for count in (8, 20, 64):
+        losses(count)
+    for scale in (0.3, 1.0, 3.0):
+        nn.init.normal_(model.weight, std=scale)
+        whole = losses(64)
+        assert [losses(count) for count in (1, 7, 20, 33)] == [whole[:count] for count in (1, 7, 20, 33)]
+
+
+def test_frozen_parameters_that_are_written_are_looked_at_again(monkeypatch, values_unchecked):
+    looked, agrees = [], invariance._agrees
+    monkeypatch.setattr(invariance, "_agrees", lambda *args: looked.append(1) or agrees(*args))
+    model = Branched("scalar")
+    model.second.requires_grad_(False)
+    norms_of(model, 12)
+    before = len(looked)
+    norms_of(model, 12)
+    assert len(looked) == before
+    with torch.no_grad():
+        model.second.weight.zero_()
+    norms_of(model, 12)
+    assert len(looked) > before
+
+
+class Guarded(Branched):
+    """It takes no scale above zero, so that what it closes cannot be looked at."""
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        if (self.scale != 0).any():
+            raise ValueError("only zero")
+        return super().forward(inputs)
+
+
+def test_what_cannot_be_opened_passes_one_by_one():
+    assert rows_at_once(Guarded("scalar"), batch(40, 16)) == 1
+    assert rows_at_once(Branched("scalar"), batch(12, 16)) == 16
+
+
+def test_finite_losses_with_norms_that_are_not_show_nothing():
+    class Endless(nn.Linear):
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            outputs = super().forward(inputs)
+            return outputs + (outputs - outputs.detach()) * torch.inf
+
+    assert rows_at_once(Endless(5, 3), batch(12, 5)) == 1
+
+
 class TestClosedBranches:
     """What is found of a model before its first step holds after it."""
 
@@ -430,10 +488,13 @@ class TestClosedBranches:
         (torch.tensor(1.0), True),
         (torch.full((9,), 1e-6), True),
         (torch.ones(9), False),
-        (torch.zeros(0), True),
+        (torch.full((4, 5), 0.05), True),
+        (torch.zeros(0), False),
         (torch.zeros(0, 5), False),
-        (torch.zeros(5, 0), True),
+        (torch.zeros(5, 0), False),
         (torch.full((4, 5), torch.nan), True),
+        (torch.zeros(4, 5, dtype=torch.bool), False),
+        (torch.zeros(4, 5).to(torch.float8_e4m3fn), False),
     ],
 )
 def test_what_is_closed(values, closed):

@@ -27,8 +27,8 @@ def made(seed: int = 0, **changes) -> nn.Sequential:
     return nn.Sequential(convolution, nn.Tanh(), nn.Flatten(), nn.Linear(4 * 36, 3))
 
 
-def kind(model: nn.Module, losses=LOSSES):
-    return kind_of(Task.of(model, losses))
+def kind(model: nn.Module, losses=LOSSES, examples=None):
+    return kind_of(Task.of(model, losses), batch(4) if examples is None else examples)
 
 
 def batch(count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -118,6 +118,61 @@ def test_a_class_under_the_name_of_another_is_of_no_kind(monkeypatch):
     assert kind(model) is None
 
 
+@pytest.mark.parametrize(
+    "examples",
+    [
+        {"inputs": batch(4)[0], "labels": batch(4)[1]},
+        {"other": batch(4)[0], "labels": batch(4)[1]},
+        (batch(4)[0].double(), batch(4)[1]),
+        (batch(4)[0][..., :5], batch(4)[1]),
+        (batch(4)[0], batch(4)[1], True),
+        (batch(4)[0], batch(4)[1], False),
+    ],
+)
+def test_other_examples_make_another_kind(examples):
+    assert kind(made(), examples=batch(9)) == kind(made())
+    found = kind(made(), examples=examples)
+    assert found is not None
+    assert found != kind(made())
+    assert kind(made(), examples=[*examples, object()]) is None
+
+
+def test_flags_among_examples_make_another_kind():
+    flagged = [(*batch(4), flag) for flag in (True, False)]
+    assert kind(made(), examples=flagged[0]) != kind(made(), examples=flagged[1])
+
+
+def test_what_replaces_the_code_of_a_class_makes_another_kind(monkeypatch):
+    before = kind(made())
+    monkeypatch.setattr(nn.Conv2d, "_conv_forward", lambda self, inputs, weight, bias: inputs)
+    assert kind(made()) != before
+
+
+class Number(float):
+    """A number that can be called."""
+
+    def __call__(self, inputs):
+        return inputs - inputs.mean(0)
+
+
+def with_class(model: nn.Sequential) -> None:
+    model[1].activation = Own
+
+
+def with_callable_number(model: nn.Sequential) -> None:
+    model[1].activation = Number(1.0)
+
+
+def with_bound_builtin(model: nn.Sequential) -> None:
+    model[1].activation = torch.ones(3).mul
+
+
+def without_a_name(model: nn.Sequential) -> None:
+    made_up: dict = {}
+    exec("def function(inputs): return inputs", {"__builtins__": {}}, made_up)
+    model[1].activation = made_up["function"]
+
+
 def test_one_layer_twice_is_another_kind_than_two():
     models = [made(), made()]
     tied(models[0])
@@ -160,7 +215,19 @@ def with_hooked_parameter(model: nn.Sequential) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [with_hook, with_subclass, with_object, with_method, with_own_function, with_hooked_parameter]
+    "change",
+    [
+        with_hook,
+        with_subclass,
+        with_object,
+        with_method,
+        with_own_function,
+        with_hooked_parameter,
+        with_class,
+        with_callable_number,
+        with_bound_builtin,
+        without_a_name,
+    ],
 )
 def test_what_may_do_anything_is_of_no_kind(change):
     model = made()
@@ -175,6 +242,11 @@ def test_hooks_of_all_modules_may_do_anything():
     finally:
         hook.remove()
     assert kind(made()) is not None
+
+
+def test_modes_may_do_anything():
+    with torch.overrides.BaseTorchFunctionMode():
+        assert kind(made()) is None
 
 
 class OwnLosses(Supervised):
@@ -378,6 +450,16 @@ class TestValues:
             with pytest.raises(InvalidArgumentError, match="another loss"):
                 measured(model, rows)
         assert len(checked) == 3
+
+    def test_what_is_repaired_in_place_says_nothing_about_what_it_was(self, checked):
+        """The state of a model does not show a dimension; its kind does."""
+        models = [nn.Sequential(nn.Flatten(), nn.Linear(36, 3), nn.Softmax(0)) for _ in range(2)]
+        with pytest.raises(InvalidArgumentError, match="another loss"):
+            measured(models[0], 16)
+        models[0][2].dim = 1
+        measured(models[0], 16)
+        with pytest.raises(InvalidArgumentError, match="another loss"):
+            measured(models[1], 16)
 
     def test_a_batch_that_cannot_tell_leaves_it_to_the_next_model(self, checked):
         for factor in (torch.nan, 1.0):

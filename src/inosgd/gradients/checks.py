@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 
 from inosgd.errors import InvalidArgumentError
-from inosgd.gradients.engine import ExampleLosses, Examples, count_examples, tensors_of
+from inosgd.gradients.engine import ExampleLosses, Examples, count_examples
 from inosgd.gradients.inplace import can_run_out_of_place, overwrites
 from inosgd.gradients.kinds import kind_of
 from inosgd.gradients.recording import take
@@ -54,6 +54,7 @@ class Checks:
         waiting: Whether values are to be checked as soon as a batch allows it.
         seen: What the batches had that were checked.
         reading: Where examples are taken to be: the first of `READINGS` by which a batch passed its check.
+        kept: What is kept of these checks for other models of the kind, whose batches are counted on.
     """
 
     recorded: bool
@@ -62,6 +63,11 @@ class Checks:
     waiting: bool = True
     seen: Seen = field(default_factory=Seen)
     reading: Reading = READINGS[0]
+    kept: Checks | None = None
+
+    def copied(self) -> Checks:
+        """The same for another model; nothing that one of them finds changes the other's."""
+        return replace(self, seen=deepcopy(self.seen), kept=None)
 
     def values(self, task: Task, examples: Examples, size: int | None = None, *, anew: bool = False) -> None:
         """Check the values of a batch, of which ``size`` examples pass at once, if it is its turn.
@@ -76,6 +82,8 @@ class Checks:
         """
         count = count_examples(examples) if size is None else min(size, count_examples(examples))
         self.batches += not anew
+        if self.kept is not None:
+            self.kept.batches += not anew
         self.waiting |= anew or self.batches & (self.batches - 1) == 0
         larger = count > _LARGER * self.largest
         if count == 0 or not (self.waiting or larger):
@@ -85,6 +93,7 @@ class Checks:
         self.waiting = True  # also if the next line raises
         if self._told(task, piece, larger):
             self.largest, self.waiting = max(self.largest, count), False
+            _keep(self, task, examples)
 
     def known(self, task: Task) -> Task:
         """The task with what checks have found out about it."""
@@ -111,7 +120,7 @@ _checks: WeakKeyDictionary[nn.Module, WeakKeyDictionary[ExampleLosses, dict[Stat
 """For every model alive, with each of its losses, the checks in the states that it was in last."""
 
 _of_kinds: dict[Hashable, Checks] = {}
-"""The checks of the last model of each kind, with the shapes of its examples."""
+"""For each kind, with either engine, the checks after the last batch that was checked."""
 
 _MOST_KINDS = 256
 
@@ -139,21 +148,26 @@ def check_structure(task: Task, examples: Examples, *, recorded: bool = True) ->
 
 
 def _begun(task: Task, examples: Examples, recorded: bool) -> Checks:
-    """The checks of a model in a new state: those of the last model of its kind and with such examples, counted on.
+    """The checks of a model in a new state: as they stood when the last batch of this kind was checked, or new ones."""
+    known = _of_kinds.get((kind_of(task, examples), recorded))
+    return Checks(recorded) if known is None else replace(known.copied(), kept=known)
+
+
+def _keep(checks: Checks, task: Task, examples: Examples) -> None:
+    """Keep where the checks stand, for other models of this kind.
 
     Guarantee:
-        Where the check of an earlier model failed or could not tell, it is made of this one's first batch. A model of
-        which no kind can be told begins anew.
+        Only a batch that was checked and passed is kept, under the kind that the model had then. Where a check refused
+        an earlier model, or could not tell, it is made of the next one's first batch; and so is it of a model of which
+        no kind can be told.
     """
-    kind = kind_of(task)
+    kind = kind_of(replace(task, quiet=frozenset(), turned=None), examples)
     if kind is None:
-        return Checks(recorded)
-    key = kind, recorded, tuple([(leaf.shape[1:], leaf.dtype) for leaf in tensors_of(examples)])
-    earlier = _of_kinds.pop(key, None)
+        return
+    _of_kinds.pop((kind, checks.recorded), None)
     while len(_of_kinds) >= _MOST_KINDS:
         del _of_kinds[next(iter(_of_kinds))]
-    checks = _of_kinds[key] = Checks(recorded) if earlier is None else deepcopy(earlier)
-    return checks
+    checks.kept = _of_kinds[kind, checks.recorded] = checks.copied()
 
 
 def check_model(model: nn.Module) -> None:

@@ -12,7 +12,7 @@ and the sum moves by many thresholds. Therefore
    and among other neighbours: their losses and the bounds on their norms must have the same bits, and sums of their
    gradients the same but for roundings of float64, which show what roundings of a norm may hide. *Closed* parameters
    show no roundings: a scale of zero closes a branch, and a row of at most two numbers, as in an identity, has one sum
-   in any order. They are moved while a size is looked at, towards an ordinary size. A size of which nothing finite is
+   in any order. They are moved to an ordinary size while one of batches is looked at. A size of which nothing finite is
    seen, with made-up numbers of either sign or with positive ones, does not count as one that agrees;
 4. where they do not, batches of that size pass in pieces: the largest 2^k blocks that agree. Where blocks of 8 to 64
    rows do not agree among themselves, linear maps are computed as (W x^T)^T, with a column for every place, which was
@@ -30,7 +30,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate, product
+from itertools import accumulate
 from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -46,7 +46,8 @@ from inosgd.gradients.kinds import kind_of
 from inosgd.gradients.recording import take
 from inosgd.gradients.seen import RaggedError, UncheckedError
 from inosgd.gradients.task import Task
-from inosgd.gradients.values import PERTURBATION, moved
+from inosgd.gradients.values import moved
+from inosgd.gradients.written import version_of
 
 UNITS = (8, 16, 32, 64)
 """Blocks that are tried, in rows."""
@@ -63,8 +64,11 @@ _NUMBERS = (torch.randn, torch.rand)
 _FEW = 2
 """How many numbers a row of a closed parameter has at most."""
 
-_SMALL = 0.1
-"""Which of them count: those above this part of the least by which `moved` moves them."""
+_SMALL = 0.25
+"""Which of them count: those of more than this part of an ordinary initialisation, 1 / sqrt(number of inputs)."""
+
+_OPEN = 1.0
+"""By how much closed parameters are moved at most, in the same unit: at small logits, roundings vanish beside 1."""
 
 _GOLDEN, _ROUNDINGS_OF_SUMS = 0.6180339887498949, 2.0**-44
 
@@ -110,6 +114,9 @@ _found: dict[tuple[object, ...], Any] = {}
 """What was found for models that differ from others in nothing but numbers (`inosgd.gradients.kinds`)."""
 
 _MOST_FOUND = 1024
+
+_MOST_STATES = 16
+"""For how many states of a model what was found is remembered."""
 
 
 def laid_out(examples: Examples) -> Examples:
@@ -203,13 +210,16 @@ def _pieces(rows: int, unit: int) -> list[int]:
 
 def _sizes(task: Task, examples: Examples, measured: Measure) -> Sizes:
     modes = tuple([module.training for module in task.modules])
-    state = (*_way(examples, measured), modes, *map(id, task.parameters.values()))
+    frozen = tuple([(id(each), version_of(each)) for each in _frozen(task)])
+    state = (*_way(examples, measured), modes, frozen, *map(id, task.parameters.values()))
     of_model = _known.get(task.model)
     if of_model is None:
         of_model = _known[task.model] = WeakKeyDictionary()
     known = of_model.setdefault(task.losses, {})
     if state not in known:
         found = _once(lambda: _tried(task, examples, measured), task, examples, measured) or _one_by_one()
+        for oldest in list(known)[: len(known) - _MOST_STATES + 1]:
+            del known[oldest]
         known[state] = replace(found, agrees=dict(found.agrees))
     return known[state]
 
@@ -220,16 +230,23 @@ def _one_by_one() -> Sizes:
 
 def is_closed(parameter: torch.Tensor) -> bool:
     """Whether a row has at most two numbers of an ordinary size, so that roundings may not show; see the module."""
+    if parameter.numel() == 0 or parameter.dtype not in (torch.float32, torch.float64):
+        return False
     rows = parameter.detach().flatten(1) if parameter.dim() > 1 else parameter.detach().reshape(1, -1)
-    least = _SMALL * PERTURBATION / max(rows.shape[1] if parameter.dim() > 1 else 1, 1) ** 0.5
-    return bool((rows.abs() > least).count_nonzero(1).le(_FEW).any())
+    ordinary = rows.shape[1] ** -0.5 if parameter.dim() > 1 else 1.0
+    return bool((rows.abs() > _SMALL * ordinary).count_nonzero(1).le(_FEW).any())
+
+
+def _frozen(task: Task) -> list[torch.Tensor]:
+    held = [each for module in task.modules for each in module._parameters.values()]
+    return [each for each in held if each is not None and not each.requires_grad]
 
 
 def _way(examples: Examples, measured: Measure) -> tuple[object, ...]:
     """What decides, beside the model, how examples pass."""
     shapes = [(leaf.shape[1:], leaf.dtype) for leaf in tensors_of(examples)]
     libraries = torch.backends.mkldnn.enabled, torch.are_deterministic_algorithms_enabled()
-    return measured, torch.get_num_threads(), libraries, *shapes
+    return measured, torch.get_num_threads(), libraries, pytree.tree_structure(examples), *shapes
 
 
 def _once(
@@ -242,11 +259,10 @@ def _once(
         found of one of them is true of all. Frozen parameters that are closed stay closed and show no roundings: what
         was found beside them is used only for others with the same ones closed.
     """
-    kind = kind_of(task)
+    kind = kind_of(task, examples)
     if kind is None:
         return find()
-    held = [each for module in task.modules for each in module._parameters.values()]
-    closed = tuple([is_closed(each) for each in held if each is not None and not each.requires_grad])
+    closed = tuple(map(is_closed, _frozen(task)))
     key = (kind, closed, task.by_columns, _way(examples, measured), question)
     if key in _found:
         found: T = _found[key]
@@ -291,7 +307,7 @@ def _agrees(probe: Probe, rows: int, unit: int) -> bool:
     """Whether examples have the same bits in a batch of ``rows`` and in blocks, elsewhere and beside others.
 
     Raises:
-        _NothingShownError: If less than half of the losses and norms are finite.
+        _NothingShownError: If less than half of the losses are finite, or of the norms.
     """
     if rows == unit == 1:
         return True
@@ -303,7 +319,7 @@ def _agrees(probe: Probe, rows: int, unit: int) -> bool:
 
     together = of(np.arange(rows))
     whole, compared, total = _numbers(together), np.zeros(rows), None
-    if not np.isfinite(whole).mean() >= 0.5:
+    if not (np.isfinite(whole).mean(1) >= 0.5).all():
         raise _NothingShownError
     coefficients = _different(whole[1])
     for block in np.unique(np.linspace(0, blocks - 1, min(blocks, _COMPARED)).astype(int)):
@@ -369,22 +385,24 @@ def _probed(
 ) -> T | None:
     """What ``find`` finds with a probe in its hands, or None if the model fails on all that is made up for it.
 
-    What the model draws is held fixed, if it draws anything. Closed parameters are moved; a model that allows no such
-    parameters is looked at as it is.
+    What the model draws is held fixed, if it draws anything, and closed parameters are moved. A model that cannot take
+    that fails: as it is, little could be seen of it.
     """
     made_up_task = replace(task, seen=replace(task.seen, anything=True)) if task.seen is not None else task
     closed = list(filter(is_closed, task.parameters.values()))
 
-    def probed(opened: bool, numbers: Callable[..., torch.Tensor]) -> T:
+    def probed(numbers: Callable[..., torch.Tensor]) -> T:
         probe = Probe(partial(made_up, examples, numbers=numbers), partial(measured, made_up_task))
-        with draws if draws.asked else nullcontext(), moved(closed if opened else (), PERTURBATION):
-            return find(probe)
+        with draws if draws.asked else nullcontext(), moved(closed, _OPEN):
+            try:
+                return find(probe)
+            except (RaggedError, UncheckedError):
+                if closed:  # as it is, it may be another matter
+                    raise _NothingShownError from None
+                raise
 
-    for opened, numbers in product((True, False), _NUMBERS):
-        found = _tolerated(task, partial(probed, opened, numbers))
-        if found is not None:
-            return found
-    return None
+    found = (_tolerated(task, partial(probed, numbers)) for numbers in _NUMBERS)
+    return next((each for each in found if each is not None), None)
 
 
 def _tolerated(task: Task, find: Callable[[], T]) -> T | None:

@@ -16,13 +16,14 @@ from collections.abc import Hashable
 import torch
 from torch import nn
 from torch.nn.modules.module import _has_any_global_hook
+from torch.utils import _pytree as pytree
 
-from inosgd.gradients.engine import ExampleLosses, Supervised
+from inosgd.gradients.engine import ExampleLosses, Examples, Supervised
 from inosgd.gradients.rules.rule import rule_for
 from inosgd.gradients.task import Task
 
 _CONTENTS = ("_parameters", "_buffers", "_modules")
-_PLAIN = (bool, int, float, complex, str, type(None), type, torch.dtype, torch.device)
+_PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
 _KNOWN_CODE = ("torch", "inosgd")
 _KNOWN_MODULES = ("torch.nn.modules.", "inosgd.models.")
 _ADDRESSES = 64
@@ -33,23 +34,33 @@ class _OfNoKindError(Exception):
     """Something that may do other things than another that looks like it."""
 
 
-def kind_of(task: Task) -> Hashable | None:
-    """Everything of a task but numbers; None where that cannot be told.
+def kind_of(task: Task, examples: Examples) -> Hashable | None:
+    """Everything of a task and its batches but numbers, and how many examples; None where that cannot be told.
 
     It can be told of modules of `torch.nn` and `inosgd.models`, all of whose behaviour is in their attributes, and of
-    `supervised` losses with a function of torch's or of this library's. A subclass, a hook, an attribute of another
-    type and a function of the user's, which may read global variables, may do anything.
+    `supervised` losses with a function of torch's or of this library's. A subclass, a hook, a mode, an attribute of
+    another type and a function of the user's, which may read global variables, may do anything.
     """
-    if _has_any_global_hook():  # type: ignore[no-untyped-call]
+    modes = torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack()
+    if modes or _has_any_global_hook():  # type: ignore[no-untyped-call]
         return None
     try:
         modules = tuple([_module(module) for module in task.modules])
         places = {id(module): place for place, module in enumerate(task.modules)}
         quiet = frozenset([places[each] for each in task.quiet if each in places])
         turned = None if task.turned is None else frozenset(task.turned)
-        return modules, _shared(task), _losses(task.losses), task.reading, quiet, turned
+        return modules, _shared(task), _losses(task.losses), task.reading, quiet, turned, _layout(examples)
     except _OfNoKindError:
         return None
+
+
+def _layout(examples: Examples) -> Hashable:
+    leaves, structure = pytree.tree_flatten(examples)
+    return structure, tuple([_row(leaf) if isinstance(leaf, torch.Tensor) else _plain(leaf) for leaf in leaves])
+
+
+def _row(leaf: torch.Tensor) -> Hashable:
+    return type(leaf), leaf.shape[1:], leaf.dtype
 
 
 def _module(module: nn.Module) -> Hashable:
@@ -58,7 +69,13 @@ def _module(module: nn.Module) -> Hashable:
     own = tuple([(name, _plain(value)) for name, value in vars(module).items() if name not in _CONTENTS])
     tensors = [*module._parameters.items(), *module._buffers.items()]
     held = tuple([(name, _plain(tensor)) for name, tensor in tensors])
-    return type(module), type(module).forward, rule_for(module), own, held, tuple(module._modules)
+    return type(module), _functions(type(module)), rule_for(module), own, held, tuple(module._modules)
+
+
+def _functions(kind: type) -> Hashable:
+    """What the class does, which may have been replaced since."""
+    functions = [each for base in kind.__mro__[:-1] for each in vars(base).values() if callable(each)]
+    return tuple([each for each in functions if isinstance(each, types.FunctionType)])
 
 
 def _shared(task: Task) -> Hashable:
@@ -76,9 +93,9 @@ def _losses(losses: ExampleLosses) -> Hashable:
 
 
 def _plain(value: object) -> Hashable:
-    if isinstance(value, _PLAIN):
+    if type(value) in _PLAIN:
         return type(value), value
-    if isinstance(value, types.BuiltinFunctionType) or (isinstance(value, types.FunctionType) and _is_known(value)):
+    if isinstance(value, types.BuiltinFunctionType | types.FunctionType) and _is_known(value):
         return (value,)
     if isinstance(value, torch.Tensor) and type(value) in (torch.Tensor, nn.Parameter):
         return _tensor(value)
@@ -95,9 +112,12 @@ def _is_known_class(module: type[nn.Module]) -> bool:
     return module.__module__.startswith(_KNOWN_MODULES) and getattr(home, module.__name__, None) is module
 
 
-def _is_known(function: types.FunctionType) -> bool:
-    """Whether it is of known code, with nothing in a closure, which may hold anything."""
-    return function.__closure__ is None and function.__globals__["__name__"].partition(".")[0] in _KNOWN_CODE
+def _is_known(function: types.BuiltinFunctionType | types.FunctionType) -> bool:
+    """Whether it is of known code, with nothing bound to it or in a closure, which may hold anything."""
+    if isinstance(function, types.BuiltinFunctionType):
+        return isinstance(function.__self__, types.ModuleType | None)
+    root = str(function.__globals__.get("__name__")).partition(".")[0]
+    return function.__closure__ is None and root in _KNOWN_CODE
 
 
 def _tensor(value: torch.Tensor) -> Hashable:

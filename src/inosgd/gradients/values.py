@@ -126,7 +126,7 @@ def _directions(values: torch.Tensor, generator: np.random.Generator) -> torch.T
     uniform = torch.from_numpy(np.asarray(generator.random(values.shape, dtype=np.float32))).to(values)
     either = torch.where(uniform * 64 % 1 < 0.5, -1.0, 1.0).to(values)
     signs = torch.where(values == 0, either, values.sign())
-    return signs * (0.5 + uniform / 2) * values.abs().clamp_min(math.prod(values.shape[1:]) ** -0.5)
+    return signs * (0.5 + uniform / 2) * values.abs().clamp_min(max(math.prod(values.shape[1:]), 1) ** -0.5)
 
 
 @dataclass(frozen=True, eq=False)

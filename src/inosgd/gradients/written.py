@@ -54,10 +54,15 @@ def same_contents(model: nn.Module) -> Iterator[None]:
 def _versions(tables: Sequence[Table]) -> list[tuple[int, int]]:
     """Which tensors there are, and how often each was written to."""
     tensors = [tensor for table in tables for tensor in table.values() if tensor is not None]
+    return [(id(tensor), version_of(tensor)) for tensor in tensors]
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """How often it was written to, as far as torch counts."""
     try:
-        return [(id(tensor), tensor._version) for tensor in tensors]
-    except RuntimeError:  # made in inference mode, outside of which they cannot be written to
-        return [(id(tensor), 0 if tensor.is_inference() else tensor._version) for tensor in tensors]
+        return tensor._version
+    except RuntimeError:  # made in inference mode, outside of which it cannot be written to
+        return 0
 
 
 def _first_other(
