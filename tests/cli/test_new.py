@@ -77,8 +77,11 @@ def test_what_must_be_said_is_listed_at_once(inosgd, tmp_path):
     (tmp_path / "visits.csv").write_text(table())
     outcome = inosgd("new", "study.toml", "--from", "visits.csv", "--owner", "hospital")
     assert outcome.code == 2
-    for words in ("--target COLUMN", "--budget E", "--column age=...", "--column 'weight (kg)'=..."):
+    for words in ("--target COLUMN", "--budget E", "--column NAME=..., but those for --target: a range LOW,HIGH"):
         assert words in outcome.err
+    assert "for each of visit_date, age, sex, " in outcome.err
+    assert "'weight (kg)'" in outcome.err
+    assert outcome.err.count("boolean, or ignore") == 1
     for known in ("patient_id", "is_smoker", "hospital=", "--owner"):
         assert known not in outcome.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["visits.csv"]
@@ -240,7 +243,7 @@ WRONG = {
     "no table": (["--from", "answers.toml"], "tables are files ending in .csv, .tsv or .parquet"),
     "not a study": (["study.txt"], "study files end in .toml"),
     "it is there": (["there.toml"], "it already exists"),
-    "delta of one": (["--answer", "delta=1"], "less than 1"),
+    "delta of one": (["--answer", "delta=1"], "--answer delta=1.0: give a number below 1"),
     "header twice": (["--from", "twice.csv"], "two columns are called 'age'"),
     "no owner in any row": (["--from", "empty.csv"], "no row of empty.csv has a value there"),
 }

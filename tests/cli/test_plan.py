@@ -73,7 +73,7 @@ def test_the_papers_figure_of_imbalanced_rates_and_thresholds(inosgd):
         (("--epsilon", "nan,1", "--sizes", "30,40", "--batch", 5), "epsilon[0]=nan"),
         (("--epsilon", "0.1,1", "--sizes", "30,-4", "--batch", 5), "size[1]=-4"),
         (("--batch", 5), "give --owners FILE"),
-        (("--epsilon", "1", "--sizes", "30"), "give exactly"),
+        (("--epsilon", "1", "--sizes", "30"), "--batch: give the expected batch size"),
         (("--epsilon", "1", "--sizes", "30", "--variant", "sample", "--noise-scale", "1e-9"), "owner 'owner 1'"),
         (("--epsilon", "1", "--sizes", "30", "--batch", "5", "--delta", "1"), "delta[0]=1.0"),
         (("--owners", "missing.csv", "--batch", 5), "missing.csv"),
@@ -165,7 +165,7 @@ def test_owners_may_be_separated_by_semicolons(inosgd, tmp_path):
     [
         (["--batch", 20, "--steps", 0], "error: --steps=0: give a whole number"),
         (["--batch", 1000], "error: --batch=1000: the owners have 200 examples"),
-        ([], "give exactly --threshold and --batch"),
+        ([], "--batch: give the expected batch size"),
         (["--batch", 20, "--delta", 0.5], "or --allow-large-deltas if this is meant"),
         (["--batch", 20, "--variant", "x"], "error: --variant='x': choose one of"),
     ],

@@ -155,12 +155,12 @@ def pairs(option: str, texts: Sequence[str] | None, known: Mapping[str, type]) -
     return found
 
 
-def converted(key: str, text: str, kind: type) -> Any:
-    """A value of a key from its text."""
+def converted(option: str, key: str, text: str, kind: type) -> Any:
+    """A value of a key from its text, which an option gave."""
     try:
         return kind(text)
     except ValueError:
-        raise InvalidArgumentError(f"{key}={text!r}: give a number") from None
+        raise InvalidArgumentError(f"--{option} {key}={text!r}: give a number") from None
 
 
 def settings(texts: Sequence[str] | None, known: Mapping[str, type]) -> dict[str, Any]:
@@ -169,4 +169,4 @@ def settings(texts: Sequence[str] | None, known: Mapping[str, type]) -> dict[str
     >>> settings(["fairness.exponent=inf", "accountant=rdp"], PLAN_SETTINGS)
     {'fairness.exponent': inf, 'accountant': 'rdp'}
     """
-    return {key: converted(key, text, known[key]) for key, text in pairs("set", texts, known).items()}
+    return {key: converted("set", key, text, known[key]) for key, text in pairs("set", texts, known).items()}

@@ -76,8 +76,10 @@ def plan_command(
         return
     if noise_scale is not None and show == "variants":
         raise InvalidArgumentError(
-            f"noise_scale={noise_scale:g}: for all variants give --batch and --threshold instead"
+            f"--noise-scale={noise_scale:g}: for all variants give --batch and --threshold instead"
         )
+    if batch is None and noise_scale is None:
+        raise InvalidArgumentError("--batch: give the expected batch size, or the noise scale with --noise-scale")
     if noise_scale is None or variant == "sample":
         threshold = 1.0 if threshold is None else threshold  # only its ratio to the noise matters to privacy
 

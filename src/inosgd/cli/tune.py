@@ -108,7 +108,7 @@ def _check_way(study: str, *, public: bool, private: bool) -> None:
 
 def _values(tried: Sequence[str] | None) -> dict[str, tuple[Any, ...]]:
     return {
-        key: tuple(converted(key, word, KEYS[key]) for word in words(text))
+        key: tuple(converted("try", key, word, KEYS[key]) for word in words(text))
         for key, text in pairs("try", tried, KEYS).items()
     }
 

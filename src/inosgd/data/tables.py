@@ -416,7 +416,8 @@ def check_header(path: Path, header: Sequence[str], wanted: Mapping[str, str], d
             f"cells, now {delimiter!r}"
         )
     others = [name for name in header if wanted.get(name) != wanted[missing[0]]]  # the same use has the rest already
-    raise InvalidArgumentError(f"{problem}; {closest(missing[0], others or list(header))}")
+    hint = closest(missing[0], others or list(header)).replace("choose one of", "add it, or correct its name to one of")
+    raise InvalidArgumentError(f"{problem}; {hint}")
 
 
 def _encoding_error(path: Path) -> InvalidArgumentError:

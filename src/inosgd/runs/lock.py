@@ -80,7 +80,7 @@ def _identity(folder: Path) -> tuple[int, int, int]:
     try:
         found = folder.stat()
     except FileNotFoundError:
-        raise InvalidArgumentError(f"path={str(folder)!r}: there is no run; give the folder of one") from None
+        raise InvalidArgumentError(f"run={str(folder)!r}: there is no run; give the folder of one") from None
     return os.getpid(), found.st_dev, found.st_ino
 
 

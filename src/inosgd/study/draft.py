@@ -13,7 +13,7 @@ import math
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -29,7 +29,7 @@ from inosgd.errors import InvalidArgumentError
 from inosgd.study.declarations import parse_feature
 from inosgd.study.example import EXAMPLES, NOTATION, study_text
 from inosgd.study.features import INDICATOR, TextFeature
-from inosgd.study.reading import StudyFile, parse_study
+from inosgd.study.reading import StudyFile, fix_of, parse_study
 from inosgd.study.recognition import LOOKED_AT, Looked, kind_by_name, look_at
 
 IGNORE = "ignore"
@@ -141,17 +141,29 @@ def read_answers(path: Path | None, given: Mapping[str, Any]) -> Answers:
     try:
         return Answers.model_validate(values)
     except ValidationError as error:
-        raise InvalidArgumentError(_wrong_answers(path, error)) from None
+        raise InvalidArgumentError("; ".join(_wrong_answers(path, given, error))) from None
 
 
-def _wrong_answers(path: Path | None, error: ValidationError) -> str:
+def _wrong_answers(path: Path | None, given: Mapping[str, Any], error: ValidationError) -> Iterator[str]:
+    """What is wrong, each where it was said: by an option, or in the file."""
     keys = list(Answers.model_fields)
-    lines = []
     for each in error.errors():
-        key = ".".join(map(str, each["loc"]))
-        hint = f"there is no such answer; {closest(key, keys)}" if each["type"] == "extra_forbidden" else each["msg"]
-        lines.append(f"{key}={shortened(repr(each['input']))}: {hint}")
-    return "; ".join(lines) if path is None else f"{path}: " + "; ".join(lines)
+        where, key = each["loc"], ".".join(map(str, each["loc"]))
+        by_option = where[0] in given and (len(where) == 1 or where[1] in given[str(where[0])])
+        said = _option(key) if by_option or path is None else f"{path}: {key}"
+        fix = fix_of(each["type"], each.get("ctx", {}), each["msg"])
+        if each["type"] == "extra_forbidden":
+            fix = f"there is no such answer; {closest(key, keys)}"
+        yield f"{said}={shortened(repr(each['input']))}: {fix}"
+
+
+def _option(key: str) -> str:
+    """The option by which an answer is given, with the name in it if there is one."""
+    root, _, name = key.partition(".")
+    option = {"budgets": "--budget", "epsilon": "--budget", "columns": "--column"}.get(root)
+    if option is None:
+        option = f"--{root}" if root in ("target", "classes", "owner") else f"--answer {root}"
+    return f"{option} {name}" if name else option
 
 
 def open_source(path: Path, delimiter: str | None, *, look: bool) -> Source:
@@ -194,6 +206,23 @@ def open_questions(source: Source, answers: Answers) -> list[Question]:
     return found + [_column_question(source, name) for name in _undeclared(source, answers)]
 
 
+def _listed(source: Source, questions: Sequence[Question]) -> Iterator[str]:
+    """A line for each question, and for all columns together the question once."""
+    columns = [
+        _shell(name) for name in source.header if any(each == _column_question(source, name) for each in questions)
+    ]
+    roles = [question.key for question in questions if question.key in ("target", "owner")]
+    for question in questions:
+        if question.flag not in [f"--column {name}=..." for name in columns]:
+            yield f"\n  {question.flag}: {question.text}"
+    if columns:
+        but = f", but those for --{' and --'.join(roles)}" if roles else ""
+        yield f"\n  --column NAME=...{but}: {_WHAT}, for each of {', '.join(columns)}"
+
+
+_WHAT = "a range LOW,HIGH, categories A,B,..., dates FIRST,LAST, boolean, or ignore"
+
+
 def _targets_said(answers: Answers) -> bool:
     return answers.unaccounted_ranges or all(name in answers.columns for name in answers.target)
 
@@ -201,10 +230,7 @@ def _targets_said(answers: Answers) -> bool:
 def _column_question(source: Source, name: str) -> Question:
     kind = source.kind(name)
     looks = "" if kind is None else f" (it looks {_look(kind)})"
-    text = (
-        f"What is public about {name!r}{looks}? A range LOW,HIGH, categories A,B,..., dates FIRST,LAST, boolean, or "
-        "ignore"
-    )
+    text = f"What is public about {name!r}{looks}? {_WHAT[0].upper()}{_WHAT[1:]}"
     return Question(f"columns.{name}", text, f"--column {_shell(name)}=...")
 
 
@@ -304,10 +330,9 @@ def draft_study(path: Path, source: Source, answers: Answers) -> Draft:
     """
     questions = open_questions(source, answers)
     if questions:
-        lines = "".join(f"\n  {question.flag}: {question.text}" for question in questions)
         raise InvalidArgumentError(
             f"{source.path}: {len(questions)} things about it are public and must be said by you, as options or in a "
-            f"file with --answers{lines}"
+            f"file with --answers{''.join(_listed(source, questions))}"
         )
     owners = _owners(source, answers)
     budgets = _budgets(source, answers, owners)

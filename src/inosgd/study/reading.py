@@ -124,10 +124,11 @@ def _problem(detail: Mapping[str, Any], values: Mapping[str, Any]) -> Problem:
     if kind == "extra_forbidden":
         names = _keys_at(location[:-1], values)
         return Problem(key, detail["input"], f"there is no such key; {closest(str(location[-1]), names)}")
-    return Problem(key, detail["input"], _fix(kind, context, str(detail["msg"])))
+    return Problem(key, detail["input"], fix_of(kind, context, str(detail["msg"])))
 
 
-def _fix(kind: str, context: Mapping[str, Any], message: str) -> str:
+def fix_of(kind: str, context: Mapping[str, Any], message: str) -> str:
+    """What to give instead of a value, for what pydantic says of it."""
     if kind == "value_error":
         return str(context["error"])
     if kind == "literal_error":
