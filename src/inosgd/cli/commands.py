@@ -31,7 +31,15 @@ class Listed:
             holder.add_typer(found, name=name)
         else:
             holder.command(name)(found)
-        return typer.main.get_group(holder).commands[name]
+        command = typer.main.get_group(holder).commands[name]
+        for each in (command, *getattr(command, "commands", {}).values()):
+            each.help = _unwrapped(each.help or "")
+        return command
+
+
+def _unwrapped(text: str) -> str:
+    """Paragraphs without the line breaks of the source, which would survive in a terminal of another width."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 COMMANDS = {

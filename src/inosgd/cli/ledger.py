@@ -108,8 +108,11 @@ def _show(described: dict[str, Any], as_json: bool) -> None:
             "budget."
         )
     for finding in described["findings"]:
-        where = "" if finding["record"] is None else f"record {finding['record']}: "
+        named = finding["record"] is None or finding["message"].startswith(f"record {finding['record']} ")
+        where = "" if named else f"record {finding['record']}: "
         shown.print(f"\n[bold red]wrong:[/] {where}{escape(finding['message'])}")
+    if described["findings"]:
+        shown.print("\nUse neither the figures nor the model of this run, unless a copy of its folder verifies.")
 
 
 def _table(owners: dict[str, dict[str, Any]], unit: str) -> Table:

@@ -55,6 +55,8 @@ def resume_command(
         for message in resumed.messages:
             messages().print(escape(message), soft_wrap=True)
         steps = prepared.trainer.plan.steps
+        if resumed.state.step == steps:
+            messages().print("all steps of this run are taken: its model and its report are written again")
         interval = every or math.ceil(steps / CHECKPOINTS)
         with resumable(folder), steps_shown(resumed.state.step, steps, hidden=as_json) as shown:
             outcome = finish(locked, prepared, resumed.state, every=interval, after_step=shown)
