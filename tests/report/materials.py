@@ -161,7 +161,7 @@ def write_comparison(folder: Path) -> Path:
 
 def common_of(material: Material) -> Common:
     """What a comparison with these owners would have in common."""
-    plan = {"steps": 50, "expected_batch_size": 10, "accountant": "rdp"}
+    plan = {"steps": 50, "variant": "sample", "expected_batch_size": 10, "accountant": "rdp"}
     return Common(
         study="a-study",
         data="",

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
+from inosgd.compare.comparison import compare, open_store
+from inosgd.compare.entrant import Entrant
 from inosgd.errors import InvalidArgumentError
+from inosgd.method import IDP_SGD
 from inosgd.report import read_runs
 from inosgd.report.material import MOST_MAIN_ROWS, MethodRow, main_labels
+from inosgd.report.reading import read_run
 from inosgd.report.verdicts import verdict_of
 from inosgd.runs.folder import RunFolder
+from inosgd.study.built_in import STUDIES
 
 
 def test_a_comparison(compared):
@@ -107,3 +114,14 @@ def test_a_verdict_says_so_if_a_budget_was_exceeded():
     assert "very owner stayed within its budget" in verdict_of(material)
     row = replace(material.rows[0], spent={"owner 1": 0.500001})
     assert "A BUDGET WAS EXCEEDED" in verdict_of(replace(material, rows=(row, *material.rows[1:])))
+
+
+def test_a_method_with_two_plans_is_two_rows(tmp_path):
+    """Whichever was trained last: the study's own plan goes without saying."""
+    study = STUDIES["digits"].changed({"steps": 2, "accountant": "rdp"})
+    store = open_store(study, tmp_path / "run")
+    for variant in ("scale", "sample", "both"):
+        entered = Entrant("idp-sgd", dataclasses.replace(IDP_SGD, variant=variant))
+        list(compare(study, [entered], [0], store, evaluations=1))
+    rows = {row.label: row.variant for row in read_run(tmp_path / "run").rows}
+    assert rows == {"idp-sgd (both)": "both", "idp-sgd (scale)": "scale", "idp-sgd": "sample"}

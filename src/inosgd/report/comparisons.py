@@ -35,7 +35,7 @@ def read_comparison(folder: Path) -> Material:
 
 def material_of(common: Common, results: Sequence[Result], folder: Path) -> Material:
     """The material of some results, with what ``folder`` keeps beside them about their rows."""
-    rows = _rows(results)
+    rows = _rows(results, common.config["plan"]["variant"])
     main = main_labels(rows)
     seeds = max(len(row.results) for row in rows if row.label in main)
     material = Material(
@@ -56,11 +56,19 @@ def material_of(common: Common, results: Sequence[Result], folder: Path) -> Mate
     return with_verdict(material)
 
 
-def _rows(results: Sequence[Result]) -> tuple[MethodRow, ...]:
-    """One row per label: methods in their usual order, then the others by name, since trainings end in any order."""
+def _rows(results: Sequence[Result], own: str) -> tuple[MethodRow, ...]:
+    """One row per label: methods in their usual order, then the others by name, since trainings end in any order.
+
+    Of rows with the same label and several plans, all but that of the study's ``own`` plan have theirs in the label.
+    """
+    plans: dict[str, set[str]] = {}
+    for result in results:
+        plans.setdefault(result.entrant["label"], set()).add(result.entrant["variant"])
     grouped: dict[str, dict[int, Result]] = {}
     for result in results:
-        grouped.setdefault(result.entrant["label"], {})[result.seed] = result
+        label, plan = result.entrant["label"], result.entrant["variant"]
+        unnamed = own if own in plans[label] else min(plans[label])
+        grouped.setdefault(label if plan == unnamed else f"{label} ({plan})", {})[result.seed] = result
     labels = sorted(
         grouped, key=lambda label: (list(METHODS).index(label) if label in METHODS else len(METHODS), label)
     )

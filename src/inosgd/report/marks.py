@@ -61,7 +61,7 @@ def named(table: str) -> alt.NamedData:
 
 def method_colour(material: Material) -> alt.Color:
     """The colour of a row; a page shows the legend as its switches."""
-    legend = alt.Legend(title=None, orient="top", columns=3, symbolOpacity=1, symbolSize=70)
+    legend = alt.Legend(title=None, orient="top", columns=3, columnPadding=24, symbolOpacity=1, symbolSize=70)
     return alt.Color("method:N", scale=alt.Scale(domain=list(material.main)), legend=legend)
 
 
