@@ -61,7 +61,7 @@ def _section(collected: Collected) -> str:
         "",
         f"{setting_of(study)}, model {SETTINGS[study.name].model}, {collected.evidence.seeds} seeds; the paper's "
         f"variant is `{plan.variant}`."
-        f"{' Overall accuracy is balanced over classes.' if SETTINGS[study.name].balanced else ''}",
+        f"{' Scores, those of owners too, are balanced over classes.' if SETTINGS[study.name].balanced else ''}",
         "",
         f"Baseline on validation by learning rate: {_tried(collected.tried)}.",
         "",
