@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import textwrap
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -88,13 +89,18 @@ def late_progress(what: str) -> Iterator[Callable[[float], None]]:
         progress.stop()
 
 
+NARROW = 6
+"""So many characters of a heading stand in a line where a table is too wide; more only if a word has more."""
+
+
 class _Narrowing(Table):
     """A table that cuts no number: where it is too wide, headings and then names take several lines."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if Measurement.get(console, options.update(width=1000), self).maximum > options.max_width:
             for column in self.columns:
-                column.header = str(column.header).replace(" ", "\n", 1)
+                words = str(column.header).split()
+                column.header = textwrap.fill(" ".join(words), max(NARROW, *map(len, words)), break_on_hyphens=False)
         yield from super().__rich_console__(console, options)
 
 
