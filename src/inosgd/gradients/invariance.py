@@ -210,7 +210,7 @@ def _pieces(rows: int, unit: int) -> list[int]:
 
 def _sizes(task: Task, examples: Examples, measured: Measure) -> Sizes:
     modes = tuple([module.training for module in task.modules])
-    frozen = tuple([(id(each), version_of(each)) for each in _frozen(task)])
+    frozen = tuple([(id(each), version_of(each)) for each in task.frozen])
     state = (*_way(examples, measured), modes, frozen, *map(id, task.parameters.values()))
     of_model = _known.get(task.model)
     if of_model is None:
@@ -237,16 +237,18 @@ def is_closed(parameter: torch.Tensor) -> bool:
     return bool((rows.abs() > _SMALL * ordinary).count_nonzero(1).le(_FEW).any())
 
 
-def _frozen(task: Task) -> list[torch.Tensor]:
-    held = [each for module in task.modules for each in module._parameters.values()]
-    return [each for each in held if each is not None and not each.requires_grad]
-
-
 def _way(examples: Examples, measured: Measure) -> tuple[object, ...]:
     """What decides, beside the model, how examples pass."""
     shapes = [(leaf.shape[1:], leaf.dtype) for leaf in tensors_of(examples)]
     libraries = torch.backends.mkldnn.enabled, torch.are_deterministic_algorithms_enabled()
-    return measured, torch.get_num_threads(), libraries, pytree.tree_structure(examples), *shapes
+    return measured, torch.get_num_threads(), libraries, _structure(examples), *shapes
+
+
+def _structure(examples: Examples) -> object:
+    """How the tensors of a batch are arranged; for pairs of them by a way that takes no time."""
+    if type(examples) is tuple and all(isinstance(each, torch.Tensor) for each in examples):
+        return len(examples)
+    return pytree.tree_structure(examples)
 
 
 def _once(
@@ -262,7 +264,7 @@ def _once(
     kind = kind_of(task, examples)
     if kind is None:
         return find()
-    closed = tuple(map(is_closed, _frozen(task)))
+    closed = tuple(map(is_closed, task.frozen))
     key = (kind, closed, task.by_columns, _way(examples, measured), question)
     if key in _found:
         found: T = _found[key]

@@ -37,6 +37,7 @@ class Task:
         reading: Where examples are taken to be.
         quiet: See `Seen`.
         turned: See `Recorder`.
+        frozen: The parameters that are not trainable.
     """
 
     model: nn.Module
@@ -53,6 +54,7 @@ class Task:
     reading: Reading = READINGS[0]
     quiet: frozenset[int] = frozenset()
     turned: Set[str] | None = None
+    frozen: tuple[torch.Tensor, ...] = ()
 
     @classmethod
     def of(cls, model: nn.Module, losses: ExampleLosses) -> Task:
@@ -61,6 +63,7 @@ class Task:
         stand_ins: list[tuple[nn.Module, StandIn]] = []
         functions: dict[int, str] = {}
         tables: list[Table] = []
+        frozen: list[torch.Tensor] = []
         watched = False
         modules: dict[nn.Module, str] = {}
         _walk("", model, modules)
@@ -68,6 +71,8 @@ class Task:
             tables += tables_of(module)
             if module._parameters:
                 trained = {name: p for name, p in module._parameters.items() if p is not None and p.requires_grad}
+                if len(trained) < len(module._parameters):
+                    frozen += [p for p in module._parameters.values() if p is not None and not p.requires_grad]
                 parameters.update({f"{path}.{name}" if path else name: p for name, p in trained.items()})
                 stand_in = _stand_in(path, module, list(trained.values()), functions)
                 watched |= stand_in is None and any(id(p) not in functions for p in trained.values())
@@ -85,6 +90,7 @@ class Task:
             tuple(tables),
             tuple([module for module in modules if can_run_out_of_place(module) and overwrites(module)]),
             watched,
+            frozen=tuple(frozen),
         )
 
     def recorder(self, count: int) -> Recorder:
