@@ -206,18 +206,15 @@ def open_questions(source: Source, answers: Answers) -> list[Question]:
     return found + [_column_question(source, name) for name in _undeclared(source, answers)]
 
 
-def _listed(source: Source, questions: Sequence[Question]) -> Iterator[str]:
-    """A line for each question, and for all columns together the question once."""
-    columns = [
-        _shell(name) for name in source.header if any(each == _column_question(source, name) for each in questions)
-    ]
-    roles = [question.key for question in questions if question.key in ("target", "owner")]
-    for question in questions:
-        if question.flag not in [f"--column {name}=..." for name in columns]:
-            yield f"\n  {question.flag}: {question.text}"
+def _listed(questions: Sequence[Question], columns: Sequence[str]) -> Iterator[str]:
+    """A line for each question, of which the last are about ``columns``: one line for all of these."""
+    others = questions[: len(questions) - len(columns)]
+    for question in others:
+        yield f"\n  {question.flag}: {question.text}"
     if columns:
+        roles = [question.key for question in others if question.key in ("target", "owner")]
         but = f", but those for --{' and --'.join(roles)}" if roles else ""
-        yield f"\n  --column NAME=...{but}: {_WHAT}, for each of {', '.join(columns)}"
+        yield f"\n  --column NAME=...{but}: {_WHAT}, for each of {', '.join(map(_shell, columns))}"
 
 
 _WHAT = "a range LOW,HIGH, categories A,B,..., dates FIRST,LAST, boolean, or ignore"
@@ -332,7 +329,7 @@ def draft_study(path: Path, source: Source, answers: Answers) -> Draft:
     if questions:
         raise InvalidArgumentError(
             f"{source.path}: {len(questions)} things about it are public and must be said by you, as options or in a "
-            f"file with --answers{''.join(_listed(source, questions))}"
+            f"file with --answers{''.join(_listed(questions, _undeclared(source, answers)))}"
         )
     owners = _owners(source, answers)
     budgets = _budgets(source, answers, owners)
