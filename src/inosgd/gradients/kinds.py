@@ -40,6 +40,10 @@ def kind_of(task: Task, examples: Examples) -> Hashable | None:
     It can be told of modules of `torch.nn` and `inosgd.models`, all of whose behaviour is in their attributes, and of
     `supervised` losses with a function of torch's or of this library's. A subclass, a hook, a mode, an attribute of
     another type and a function of the user's, which may read global variables, may do anything.
+
+    Guarantee:
+        Two tasks of one kind run the same code on tensors of the same shapes, types and layouts, as long as no party
+        replaces torch's own functions in between. What holds for one of them whatever its numbers are holds for both.
     """
     modes = torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack()
     if modes or _has_any_global_hook():  # type: ignore[no-untyped-call]
